@@ -1,0 +1,1 @@
+"""The block library: one folder per kind, one block per file."""

@@ -1,0 +1,72 @@
+"""Small-M core: S^T = K Q^T, keys as the M = 64 rows of a wgmma and up to 64 query rows as its N columns.
+
+With a handful of query rows per key/value head, queries as M would waste 56 of 64 rows; keys as M waste nothing, and N may be as small as 8.
+"""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+import torch
+
+from tle_attn.dialect import as_int64, fence_async, jit, load, smem_store, tile_index, wgmma
+from tle_attn.spec import Argument, Block, Constant, Function, Port, Problem
+from tle_attn.spec.types import DType, Place
+
+TILE = 64
+
+
+@frozen(kw_only=True)
+class SmallM(Block):
+    """Query tile [N, head_dim] in shared memory, rows past the last query zero; scores [64 keys, N] in registers."""
+
+    KIND = "qk"
+    NAME = "small_m"
+
+    def constants(self, problem: Problem) -> dict[str, Constant]:
+        return {
+            "HEAD_DIM": Constant(problem.head_dim, "elements of a head"),
+            "GROUP": Constant(problem.group, "query heads per key/value head"),
+            "QUERY_TOKENS": Constant(problem.query_tokens, "query tokens per request"),
+            "ROWS": Constant(problem.rows, "query rows of a key/value head"),
+            "COLUMNS": Constant(problem.columns, "query rows padded to the wgmma's N"),
+            "DTYPE": Constant(problem.dtype, "element type of Q, K and V"),
+            "Q_VECTOR": Constant(16 // problem.dtype.nbytes, "elements of a 16-byte load"),
+        }
+
+    def arguments(self, problem: Problem) -> tuple[Argument, ...]:
+        kind = f"*{problem.dtype.value}"
+        return (
+            Argument("q", kind, "queries [batch * query tokens, query heads, head_dim]"),
+            Argument("q_token_stride", "i64", "elements from one query token to the next", divisible=16),
+            Argument("q_head_stride", "i64", "elements from one query head to the next", divisible=16),
+        )
+
+    def provides(self, problem: Problem) -> tuple[Function, ...]:
+        q = Port("q_smem", problem.dtype, ("query", "dim"), (problem.columns, problem.head_dim), Place.SHARED, "swizzled", "dim")
+        k = Port("k_tile", problem.dtype, ("key", "dim"), (TILE, problem.head_dim), Place.SHARED, "swizzled", "dim")
+        s = Port("s", DType.F32, ("key", "query"), (TILE, problem.columns), Place.REGISTER, "mma")
+        return (Function("load_queries", (), (q,)), Function("qk_product", (k, q), (s,)))
+
+    @staticmethod
+    def reference(k_tile: torch.Tensor, q_smem: torch.Tensor) -> torch.Tensor:
+        """Semantic definition of `qk_product`, float64."""
+        return k_tile.double() @ q_smem.double().T
+
+
+@jit
+def load_queries(args, q_smem, seq, head):
+    """Query rows of (sequence, key/value head): row r is token r // GROUP, head r % GROUP of the group."""
+    r, d = tile_index(COLUMNS, HEAD_DIM, Q_VECTOR)
+    token = as_int64(seq * QUERY_TOKENS + r // GROUP)
+    q_head = as_int64(head * GROUP + r % GROUP)
+    offset = token * args.q_token_stride + q_head * args.q_head_stride
+    tile = load(args.q + offset[:, None] + d[None, :], mask=(r < ROWS)[:, None] & (d >= 0)[None, :], other=0.0)
+    smem_store(q_smem, tile)
+    fence_async()
+
+
+@jit
+def qk_product(k_tile, q_smem):
+    """Asynchronous scores [TILE keys, COLUMNS query rows]."""
+    return wgmma(k_tile, q_smem, trans_b=True)

@@ -1,0 +1,1 @@
+"""Epilogues: how the finished rows leave the kernel."""

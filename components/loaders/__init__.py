@@ -1,0 +1,1 @@
+"""Loaders: blocks that bring key and value tiles from the paged cache into shared memory."""

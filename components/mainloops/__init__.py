@@ -1,0 +1,1 @@
+"""Mainloops: the blocks that order the others and own the pipeline."""

@@ -1,0 +1,214 @@
+"""Decode mainloop: keys as M, queries as N; one producer warp, one consumer warpgroup, one task per CTA.
+
+All query rows of a (sequence, key/value head) pair share the key tiles, so each tile is read once.  The producer runs ahead by the depth of
+the ring; the consumer frees a K slot as soon as the scores are done and the V slot after the product.
+"""
+
+from __future__ import annotations
+
+from attrs import field, frozen
+
+from tle_attn.dialect import (
+    READY,
+    alias,
+    alloc,
+    alloc_barriers,
+    cdiv,
+    cols,
+    fence_async,
+    full_cols,
+    jit,
+    like_cols,
+    maximum,
+    minimum,
+    mma_zeros,
+    rows,
+    warp_specialize,
+    wgmma_wait,
+)
+from tle_attn.components.cores.small_m import SmallM
+from tle_attn.components.epilogues.store import StoreEpilogue
+from tle_attn.components.loaders.paged_tma import PagedTma
+from tle_attn.components.masks.causal import Causal
+from tle_attn.components.reducers.split_merge import SplitMerge
+from tle_attn.components.rings.mbarrier import MbarrierRing
+from tle_attn.components.scales.softmax_scale import SoftmaxScale
+from tle_attn.components.schedulers.task_map import TaskMap
+from tle_attn.components.softmax.online import OnlineSoftmax
+from tle_attn.components.v_operand.direct import DirectV
+from tle_attn.checks.resources import register_cap
+from tle_attn.spec import Block, Constant, Function, Mainloop, MBarriers, Port, Problem, Resources, Role, SharedBuffer, slot
+from tle_attn.spec.problem import at_least
+from tle_attn.spec.types import DType, Place
+
+TILE = 64
+
+
+@frozen(kw_only=True)
+class DecodeMainloop(Mainloop):
+    """Warp-specialised small-M decode.
+
+    Attributes:
+        ctas_per_sm: CTAs that share a multiprocessor; the register file is divided by it.  Two let one CTA's start and merge hide behind
+            the other's loads (1 to 3 us on an H200, docs/performance.md).
+        producer_registers: registers per thread of the producer warp; it issues copies and needs few.
+    """
+
+    KIND = "mainloop"
+    NAME = "decode"
+    PHASE = "decode"
+    ENTRIES = ("decode",)
+    CHAINS = {"score": ("args", "s", "key", "query", "head"), "mask": ("args", "s", "key", "query", "head"), "first_key": ("args", "first", "kv_len")}
+
+    ctas_per_sm: int = field(default=2, validator=at_least(1, "CTAs that share a multiprocessor", 4))
+    producer_registers: int = field(default=24, validator=at_least(24, "registers per thread; setmaxnreg takes multiples of 8 from 24", 240))
+
+    loader: Block = slot("loader", factory=PagedTma)
+    ring: Block = slot("ring", factory=MbarrierRing)
+    qk: Block = slot("qk", factory=SmallM)
+    scale: Block = slot("scale", factory=SoftmaxScale)
+    score: tuple[Block, ...] = slot("score", many=True)
+    mask: tuple[Block, ...] = slot("mask", many=True, factory=lambda: (Causal(),))
+    softmax: Block = slot("softmax", factory=OnlineSoftmax)
+    v_operand: Block = slot("v_operand", factory=DirectV)
+    schedule: Block = slot("schedule", factory=TaskMap)
+    reduce: Block = slot("reduce", factory=SplitMerge)
+    epilogue: Block = slot("epilogue", factory=StoreEpilogue)
+
+    def constants(self, problem: Problem) -> dict[str, Constant]:
+        return {"PRODUCER_REGISTERS": Constant(self.producer_registers, "registers per thread of the producer warp")}
+
+    def launch_note(self, problem: Problem, entry: str) -> str:
+        if entry == "decode":
+            grid = "(tasks,)" if self.schedule.PLANNED else "(splits, batch * kv_heads)"
+            return f"grid {grid}, 4 warps, at most {register_cap(self.resources(problem))} registers a thread"
+        return "grid (tasks,), 4 warps"
+
+    def requires(self, problem: Problem) -> tuple[Function, ...]:
+        n, d, t = problem.columns, problem.head_dim, problem.dtype
+        q = Port("q_smem", t, ("query", "dim"), (n, d), Place.SHARED, "swizzled", "dim")
+        k = Port("k_ring.slot", t, ("key", "dim"), (TILE, d), Place.SHARED, "swizzled", "dim")
+        v = Port("v_ring.slot", t, ("key", "dim"), (TILE, d), Place.SHARED, "swizzled", "dim")
+        s = Port("s", DType.F32, ("key", "query"), (TILE, n), layout="mma")
+        p = Port("p", DType.F32, ("key", "query"), (TILE, n), layout="mma")
+        m = Port("m", DType.F32, ("query",), (n,))
+        p_smem = Port("p_smem", t, ("query", "key"), (n, TILE), Place.SHARED, "swizzled", "key")
+        o = Port("o", DType.F32, ("dim", "query"), (d, n), layout="mma")
+        return (
+            Function("load_queries", (), (q,)),
+            Function("load_tile", (), (k,)),
+            Function("qk_product", (k, q), (s,)),
+            Function("online_softmax", (s, m, s), (p, m, s, m)),
+            Function("store_p", (p_smem, p)),
+            Function("clear_v", (v,)),
+            Function("pv_product", (v, p_smem, o), (o,)),
+            Function("task"),
+            Function("finish"),
+        )
+
+    def resources(self, problem: Problem) -> Resources:
+        n, d, t, stages = problem.columns, problem.head_dim, problem.dtype, self.ring.stages
+        boxes = stages * self.loader.copies(problem)
+        expect = int(self.loader.box_bytes(problem) * self.loader.expect_scale)
+        return Resources(
+            buffers=(
+                SharedBuffer("k_ring", (stages, TILE, d), t, "key tiles"),
+                SharedBuffer("v_ring", (stages, TILE, d), t, "value tiles"),
+                SharedBuffer("q_smem", (n, d), t, "query rows of the pair"),
+                SharedBuffer("p_smem", (n, TILE), t, "probabilities of a key tile"),
+            ),
+            barriers=(
+                MBarriers("k_full", boxes, 1, expect, False, ("k copies",), ("attend",)),
+                MBarriers("v_full", boxes, 1, expect, False, ("v copies",), ("attend",)),
+                MBarriers("k_empty", stages, self.ring.readers, 0, True, ("attend",), ("load_pages",)),
+                MBarriers("v_empty", stages, self.ring.readers, 0, True, ("attend",), ("load_pages",)),
+            ),
+            roles=(Role("attend", "attend", 4, 0), Role("load_pages", "load_pages", 1, self.producer_registers)),
+            scratch_bytes=4 * n * 4 * 2,
+            ctas_per_sm=self.ctas_per_sm,
+        )
+
+
+@jit
+def tile_range(args, kv_len):
+    """Key tiles that a sequence needs: from `first` up to `last`, not included."""
+    first = kv_len * 0
+    first = first_key(args, first, kv_len)
+    return first // TILE, cdiv(kv_len, TILE)
+
+
+@jit
+def load_pages(args, k_boxes, v_boxes, k_full, v_full, k_empty, v_empty):
+    """Producer role: page ids first, then the wait for the slot, K before V."""
+    pair, first, count, kv_len, slot, first_slot, splits, resident = task(args)
+    head = pair % args.kv_heads
+    page_row = args.block_ids + (pair // args.kv_heads) * args.block_ids_stride
+    for i in range(count):
+        ids = tile_pages(args, page_row, first + i, kv_len)
+        acquire(k_empty, i)
+        load_tile(args.k_desc, k_boxes, k_full, slot_of(i), ids, first + i, head)
+        acquire(v_empty, i)
+        load_tile(args.v_desc, v_boxes, v_full, slot_of(i), ids, first + i, head)
+
+
+@jit
+def attend(args, q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty, v_empty):
+    """Consumer role: scores, softmax, product, tile by tile; then the merge."""
+    pair, first, count, kv_len, slot, first_slot, splits, resident = task(args)
+    seq = pair // args.kv_heads
+    head = pair % args.kv_heads
+    load_queries(args, q_smem, seq, head)
+    o = mma_zeros(HEAD_DIM, COLUMNS, DTYPE)
+    l = mma_zeros(TILE, COLUMNS, DTYPE)
+    m = full_cols(o, float("-inf"))
+    column = cols(l)
+    q_head = (head * GROUP + column % GROUP)[None, :]
+    # padding columns repeat the last position, so that they read no key past the end
+    query = minimum(kv_len - QUERY_TOKENS + column // GROUP, kv_len - 1)[None, :]
+    for i in range(count):
+        token = (first + i) * TILE
+        key = (token + rows(l))[:, None]
+        wait_tile(k_full, i)
+        s = qk_product(k_ring.slot(slot_of(i)), q_smem)
+        s = wgmma_wait(0, s)
+        release(k_empty, i)
+        s = score(args, s, key, query, q_head)
+        s = mask(args, s, key, query, q_head)
+        p, m, l, alpha = online_softmax(s, m, l)
+        store_p(p_smem, p)
+        o = o * like_cols(alpha, o)[None, :]
+        v_tile = v_ring.slot(slot_of(i))
+        wait_tile(v_full, i)
+        if token + TILE > kv_len:
+            clear_v(v_tile, kv_len - token)
+        o = pv_product(v_tile, p_smem, o)
+        o = wgmma_wait(0, o)
+        release(v_empty, i)
+    finish(args, o, m, l, pair, seq, head, slot, first_slot, splits, resident)
+
+
+@jit
+def decode(args):
+    """One task of the batch: every query row of a (sequence, key/value head) pair against a run of its keys."""
+    k_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
+    v_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
+    q_smem = alloc([COLUMNS, HEAD_DIM], DTYPE)
+    p_smem = alloc([COLUMNS, TILE], DTYPE)
+    k_boxes = k_ring
+    v_boxes = v_ring
+    if TILE_PAGES > 1:
+        k_boxes = alias(k_ring, [STAGES * COPIES, BOX_ROWS, BOX_COLS])
+        v_boxes = alias(v_ring, [STAGES * COPIES, BOX_ROWS, BOX_COLS])
+    k_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES)
+    v_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES)
+    k_empty = alloc_barriers(STAGES, READERS, init=READY)
+    v_empty = alloc_barriers(STAGES, READERS, init=READY)
+    fence_async()
+    warp_specialize(
+        [
+            (attend, (args, q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty, v_empty)),
+            (load_pages, (args, k_boxes, v_boxes, k_full, v_full, k_empty, v_empty)),
+        ],
+        [1],
+        [PRODUCER_REGISTERS],
+    )

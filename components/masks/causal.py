@@ -1,0 +1,29 @@
+"""Causal mask: a query at position p sees keys 0 .. p; with several query tokens per request each token has its own p (MTP)."""
+
+from __future__ import annotations
+
+import torch
+from attrs import frozen
+
+from tle_attn.dialect import jit, where
+from tle_attn.spec import Block
+
+
+@frozen(kw_only=True)
+class Causal(Block):
+    """Bottom-right aligned: query token i of n sits at position kv_len - n + i.  It also hides what follows the last token in its tile."""
+
+    KIND = "mask"
+    NAME = "causal"
+    HOOKS = {"mask": "causal_mask"}
+
+    @staticmethod
+    def reference(s: torch.Tensor, key: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+        """Semantic definition; key and query positions broadcast against s."""
+        return torch.where(key <= query, s, float("-inf"))
+
+
+@jit
+def causal_mask(args, s, key, query, head):
+    """Keys up to the query's own position."""
+    return where(key <= query, s, float("-inf"))

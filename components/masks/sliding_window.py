@@ -1,0 +1,43 @@
+"""Sliding window: a query sees the last `window` keys, its own included; older key tiles are not loaded at all."""
+
+from __future__ import annotations
+
+import torch
+from attrs import field, frozen
+
+from tle_attn.dialect import jit, maximum, where
+from tle_attn.spec import Block, Constant, Problem
+from tle_attn.spec.problem import at_least
+
+
+@frozen(kw_only=True)
+class SlidingWindow(Block):
+    """Keys with query - key < window.  Used with `causal`, which bounds the other side.
+
+    Counting: window = 1 sees the query's own token alone.  (Others count the keys *before* the query: their left = window - 1.)
+    """
+
+    KIND = "mask"
+    NAME = "sliding_window"
+    HOOKS = {"mask": "window_mask", "first_key": "window_first_key"}
+
+    window: int = field(validator=at_least(1, "keys that a query sees, its own included", 2**30))
+
+    def constants(self, problem: Problem) -> dict[str, Constant]:
+        return {"WINDOW": Constant(self.window, "keys that a query sees, its own included")}
+
+    def reference(self, s: torch.Tensor, key: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+        """Semantic definition; key and query positions broadcast against s."""
+        return torch.where(query - key < self.window, s, float("-inf"))
+
+
+@jit
+def window_mask(args, s, key, query, head):
+    """Keys inside the window."""
+    return where(query - key < WINDOW, s, float("-inf"))
+
+
+@jit
+def window_first_key(args, first, kv_len):
+    """First key that the request's first query token sees."""
+    return maximum(first, kv_len - (QUERY_TOKENS - 1) - WINDOW)

@@ -1,0 +1,1 @@
+"""Reducers: how the partial results of a split sequence become one."""

@@ -1,0 +1,184 @@
+"""Split merge in the kernel: fp32 partial sums in a workspace, merged by the CTAs of the sequence themselves.
+
+Few splits: the last CTA to arrive (one atomic ticket) merges all of them.  Many: one merger would read every partial alone, so the first CTAs
+of the sequence wait until all partials are there and merge a slice each; that needs the whole grid resident at once, which the task says.
+Partials are unnormalised: numerator [slot][query row][head_dim], then the base-2 maximum and the sum [slot][2][query row].
+"""
+
+from __future__ import annotations
+
+from attrs import field, frozen
+
+from tle_attn.dialect import (
+    as_int64,
+    atomic_add,
+    cols,
+    exp2,
+    full_rows,
+    jit,
+    like_cols,
+    load,
+    load_acquire,
+    maximum,
+    minimum,
+    reduce_max,
+    reduce_sum,
+    role_sync,
+    rows,
+    static_range,
+    store,
+    tile_index,
+    tile_zeros,
+    where,
+)
+from tle_attn.spec import Argument, Block, Constant, Function, Problem
+from tle_attn.spec.problem import at_least
+
+WARPS = 4
+
+
+@frozen(kw_only=True)
+class SplitMerge(Block):
+    """Last arriver up to `poll_above` splits, sliced polling above (0 = the last arriver always merges).
+
+    Source of the default: measured on an H200; above 8 splits one SM reading all partials costs more than the poll (docs/performance.md).
+    """
+
+    KIND = "reduce"
+    NAME = "split_merge"
+
+    poll_above: int = field(default=8, validator=at_least(0, "number of splits above which a sequence's CTAs poll and merge a slice each"))
+
+    def constants(self, problem: Problem) -> dict[str, Constant]:
+        block = 4 * problem.columns if problem.head_dim * problem.columns >= 512 else problem.head_dim
+        block = min(block, problem.head_dim)
+        lanes = WARPS * 32 * 4 // block
+        return {
+            "POLL_ABOVE": Constant(self.poll_above, "splits above which the CTAs of a sequence merge a slice each"),
+            "MERGE_UNROLL": Constant(max(1, 64 // problem.columns), "partials whose loads are in flight in the last arriver"),
+            "SLICE": Constant(block, "head elements that a polling CTA merges at a time"),
+            "SLICE_ROWS": Constant(lanes, "partials that a polling CTA reads at a time"),
+            "SLICE_UNROLL": Constant(max(1, 64 // lanes), "such reads in flight"),
+        }
+
+    def arguments(self, problem: Problem) -> tuple[Argument, ...]:
+        return (
+            Argument("partial_o", "*f32", "numerators of split sequences [slots, columns, head_dim]"),
+            Argument("partial_ml", "*f32", "base-2 maximum and sum of split sequences [slots, 2, columns]"),
+            Argument("counters", "*i32", "arrivals and departures [batch * kv heads, 2]; zero before and after a launch"),
+        )
+
+    def provides(self, problem: Problem) -> tuple[Function, ...]:
+        return (Function("finish"),)
+
+
+@jit
+def finish(args, o, m, l, pair, seq, head, slot, first_slot, splits, resident):
+    """Write the rows of an unsplit sequence (slot -1), or join the merge of a split one (slot >= 0); slot -2 is an idle CTA."""
+    row = cols(o)
+    d = head_dim_of(rows(o))
+    keep = (row < ROWS)[None, :] & (d >= 0)[:, None]
+    l = reduce_sum(l, 0)
+    if slot == -1:
+        write_rows(args, o * like_cols(inverse_of(l), o)[None, :], row[None, :], d[:, None], keep, seq, head)
+        write_lse(args, m, l, row, row < ROWS, seq, head)
+    if slot >= 0:
+        store(args.partial_o + as_int64(slot) * (COLUMNS * HEAD_DIM) + (row * HEAD_DIM)[None, :] + d[:, None], o, mask=keep)
+        ml = args.partial_ml + as_int64(slot) * (2 * COLUMNS)
+        store(ml + row, m, mask=row < ROWS)
+        store(ml + COLUMNS + row, l, mask=row < ROWS)
+        role_sync()
+        counter = args.counters + pair * 2
+        if POLL_ABOVE == 0:
+            merge_as_last(args, counter, seq, head, first_slot, splits)
+        else:
+            if (splits <= POLL_ABOVE) | (resident == 0):
+                merge_as_last(args, counter, seq, head, first_slot, splits)
+            else:
+                merge_by_slices(args, counter, seq, head, slot - first_slot, first_slot, splits)
+
+
+@jit
+def merge_as_last(args, counter, seq, head, first_slot, splits):
+    """The last CTA of the sequence to arrive merges everything; it leaves the counter at zero."""
+    ticket = atomic_add(counter, 1)
+    if ticket == splits - 1:
+        store(counter, 0)
+        merge_all(args, seq, head, first_slot, splits)
+
+
+@jit
+def merge_all(args, seq, head, first_slot, splits):
+    """All query rows, all splits, in slot order (so the result does not depend on who came last)."""
+    r, d = tile_index(COLUMNS, HEAD_DIM, 4)
+    keep = (r < ROWS)[:, None] & (d >= 0)[None, :]
+    acc = tile_zeros(COLUMNS, HEAD_DIM, 4)
+    l = full_rows(acc, 0.0)
+    m = full_rows(acc, float("-inf"))
+    for s in range(0, splits, MERGE_UNROLL):
+        for u in static_range(MERGE_UNROLL):
+            here = s + u < splits
+            slot = as_int64(first_slot + s + u)
+            ml = args.partial_ml + slot * (2 * COLUMNS)
+            m_i = load(ml + r, mask=(r < ROWS) & here, other=float("-inf"), cache_modifier=".cg")
+            l_i = load(ml + COLUMNS + r, mask=(r < ROWS) & here, other=0.0, cache_modifier=".cg")
+            o_i = load(args.partial_o + slot * (COLUMNS * HEAD_DIM) + (r * HEAD_DIM)[:, None] + d[None, :], mask=keep & here, other=0.0, cache_modifier=".cg")
+            m_new = maximum(m, m_i)
+            m_ref = where(m_new > float("-inf"), m_new, 0.0)
+            old = exp2(m - m_ref)
+            new = exp2(m_i - m_ref)
+            l = l * old + l_i * new
+            acc = acc * old[:, None] + o_i * new[:, None]
+            m = m_new
+    write_rows(args, acc * inverse_of(l)[:, None], r[:, None], d[None, :], keep, seq, head)
+    write_lse(args, m, l, r, r < ROWS, seq, head)
+
+
+@jit
+def merge_by_slices(args, counter, seq, head, part, first_slot, splits):
+    """The first CTAs of the sequence wait for all partials and merge a slice each; the last to leave resets the counters."""
+    atomic_add(counter, 1, sem="release")
+    mergers = minimum(splits, ROWS * (HEAD_DIM // SLICE))
+    if part < mergers:
+        arrived = load_acquire(counter)
+        while arrived < splits:
+            arrived = load_acquire(counter)
+        ticket = atomic_add(counter + 1, 1)
+        role_sync()
+        for block in range(part, ROWS * (HEAD_DIM // SLICE), mergers):
+            merge_slice(args, seq, head, first_slot, splits, block // (HEAD_DIM // SLICE), block % (HEAD_DIM // SLICE))
+        if ticket == mergers - 1:
+            store(counter, 0)
+            store(counter + 1, 0)
+
+
+@jit
+def merge_slice(args, seq, head, first_slot, splits, row, block):
+    """SLICE head elements of one query row; every tile row keeps a running maximum of its own, so the loop has no reduction."""
+    acc = tile_zeros(SLICE_ROWS, SLICE, 4)
+    l = full_rows(acc, 0.0)
+    m = full_rows(acc, float("-inf"))
+    d = block * SLICE + cols(acc)
+    for s in range(0, splits, SLICE_ROWS * SLICE_UNROLL):
+        for u in static_range(SLICE_UNROLL):
+            part = s + u * SLICE_ROWS + rows(acc)
+            here = part < splits
+            slot = as_int64(first_slot + part)
+            ml = args.partial_ml + slot * (2 * COLUMNS) + row
+            m_i = load(ml, mask=here, other=float("-inf"), cache_modifier=".cg")
+            l_i = load(ml + COLUMNS, mask=here, other=0.0, cache_modifier=".cg")
+            o_i = load(args.partial_o + (slot * (COLUMNS * HEAD_DIM) + row * HEAD_DIM)[:, None] + d[None, :], mask=here[:, None] & (d >= 0)[None, :], other=0.0, cache_modifier=".cg")
+            m_new = maximum(m, m_i)
+            m_ref = where(m_new > float("-inf"), m_new, 0.0)
+            old = exp2(m - m_ref)
+            new = exp2(m_i - m_ref)
+            l = l * old + l_i * new
+            acc = acc * old[:, None] + o_i * new[:, None]
+            m = m_new
+    top = reduce_max(m, 0)
+    weight = exp2(m - where(top > float("-inf"), top, 0.0))
+    total = reduce_sum(l * weight, 0)
+    merged = reduce_sum(acc * weight[:, None], 0) * inverse_of(total)
+    write_rows(args, merged, row, d, d >= 0, seq, head)
+    if block == 0:
+        write_lse(args, top, total, row, row < ROWS, seq, head)

@@ -1,0 +1,1 @@
+"""Scales: what a raw dot product is multiplied by before the softmax."""

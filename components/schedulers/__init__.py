@@ -1,0 +1,1 @@
+"""Schedulers: which CTA works on which keys of which sequence."""

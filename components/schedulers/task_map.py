@@ -1,0 +1,179 @@
+"""Task map on the GPU: equal single-segment tasks that are all resident at once, planned by a small kernel without a host read.
+
+Every CTA of the planner finds, by itself, the smallest chunk for which all sequences together give no more tasks than slots, and writes its own
+record.  More sequences than slots: the chunk is the average share of a slot, tasks may exceed the slots, and the records say that they are not
+all resident.  The map is rebuilt before each step (a captured graph stays right when lengths change) and shared by all layers of the step.
+
+Record, 8 x int32: pair (sequence * kv heads + head), first key tile, tiles, kv length, partial slot (-1 unsplit, -2 idle), first slot of the
+sequence, parts, all tasks resident.
+"""
+
+from __future__ import annotations
+
+from attrs import field, frozen
+
+from tle_attn.dialect import cdiv, cumsum, jit, load, maximum, minimum, num_programs, program_id, reduce_max, reduce_sum, store, vec_index, where
+from tle_attn.errors import SpecError
+from tle_attn.spec import Argument, Block, Constant, Function, Problem
+from tle_attn.spec.problem import at_least
+
+TILE = 64
+RECORD = 8
+
+
+@frozen(kw_only=True)
+class TaskMap(Block):
+    """Balanced task map.
+
+    Source of the default: below 8 key tiles a task's merge costs more than it saves (measured on an H200, docs/performance.md).
+    """
+
+    KIND = "schedule"
+    NAME = "task_map"
+    PLANNED = True
+    BATCH_INVARIANT = False
+    ENTRIES = ("plan_tasks",)
+
+    min_tokens: int = field(default=512, validator=at_least(TILE, "tokens of a task; a multiple of the 64-token key tile"))
+
+    @min_tokens.validator
+    def _whole_tiles(self, attribute: object, value: int) -> None:
+        if value % TILE:
+            raise SpecError(f"min_tokens cannot be {value}", key="min_tokens", value=value, allowed=f"a multiple of {TILE}", reason="tasks are whole key tiles")
+
+    def constants(self, problem: Problem) -> dict[str, Constant]:
+        return {
+            "MIN_TILES": Constant(self.min_tokens // TILE, "key tiles of a task at least"),
+            "RECORD": Constant(RECORD, "int32 words of a task record"),
+            "PLAN_BLOCK": Constant(256, "sequences that the planner looks at together"),
+        }
+
+    def arguments(self, problem: Problem) -> tuple[Argument, ...]:
+        return (
+            Argument("tasks", "*i32", "task records [tasks, 8]"),
+            Argument("kv_lens", "*i32", "tokens in the cache [batch]"),
+            Argument("new_tokens", "i32", "tokens to add to kv_lens: 0 if it counts this step's tokens already"),
+            Argument("batch", "i32", "sequences"),
+            Argument("kv_heads", "i32", "key/value heads"),
+            Argument("slots", "i32", "CTAs of the attention kernel that are resident at once"),
+        )
+
+    def provides(self, problem: Problem) -> tuple[Function, ...]:
+        return (Function("task"), Function("plan_tasks"))
+
+
+@jit
+def task(args):
+    """This CTA's record: (sequence, kv head) pair, first key tile, tiles, kv length, partial slot, its first slot, parts, all resident."""
+    record = args.tasks + program_id(0) * RECORD
+    return (
+        load(record),
+        load(record + 1),
+        load(record + 2),
+        load(record + 3),
+        load(record + 4),
+        load(record + 5),
+        load(record + 6),
+        load(record + 7),
+    )
+
+
+@jit
+def lengths(args, base):
+    """Key tiles of PLAN_BLOCK sequences from `base` on, and which of them exist."""
+    seq = base + vec_index(PLAN_BLOCK)
+    here = seq < args.batch
+    kv_len = load(args.kv_lens + seq, mask=here, other=0) + args.new_tokens
+    first, last = tile_range(args, kv_len)
+    return where(here, last - first, 0), here
+
+
+@jit
+def parts_of(tiles, here, chunk):
+    """Tasks that each sequence is cut into: at least one, so that empty sequences get their zeros written."""
+    return where(here, maximum((tiles + chunk - 1) // chunk, 1), 0)
+
+
+@jit
+def count_tasks(args, chunk):
+    """Tasks of one kv head for a chunk size."""
+    n = 0
+    for base in range(0, args.batch, PLAN_BLOCK):
+        tiles, here = lengths(args, base)
+        n += reduce_sum(parts_of(tiles, here, chunk), 0)
+    return n
+
+
+@jit
+def choose_chunk(args, slots):
+    """Smallest chunk, from MIN_TILES up, that gives at most `slots` tasks; the average share where sequences alone exceed the slots."""
+    total = 0
+    longest = 1
+    for base in range(0, args.batch, PLAN_BLOCK):
+        tiles, here = lengths(args, base)
+        total += reduce_sum(tiles, 0)
+        longest = maximum(longest, reduce_max(tiles, 0))
+    low = maximum(cdiv(total, slots), MIN_TILES)
+    high = low
+    if slots > args.batch:
+        # sum ceil(t / c) <= total / c + batch, so this chunk always fits
+        high = maximum(minimum(longest, cdiv(total, slots - args.batch)), low)
+        while low < high:
+            middle = (low + high) // 2
+            if count_tasks(args, middle) <= slots:
+                high = middle
+            else:
+                low = middle + 1
+    return high
+
+
+@jit
+def plan_tasks(args):
+    """Planner kernel: CTA j writes record j of the attention kernel's grid."""
+    slots = maximum(args.slots // args.kv_heads, 1)
+    chunk = choose_chunk(args, slots)
+    per_head = count_tasks(args, chunk)
+    j = program_id(0)
+    head = j // per_head
+    index = j - head * per_head
+    record = args.tasks + j * RECORD
+    store(record + 4, -2)
+    store(record + 2, 0)
+    store(record + 1, 0)
+    store(record, 0)
+    before = 0
+    split_before = 0
+    if head < args.kv_heads:
+        for base in range(0, args.batch, PLAN_BLOCK):
+            tiles, here = lengths(args, base)
+            parts = parts_of(tiles, here, chunk)
+            split = where(parts > 1, parts, 0)
+            end = cumsum(parts) + before
+            split_end = cumsum(split) + split_before
+            # the one sequence whose tasks hold `index`
+            mine = (end > index) & (end - parts <= index)
+            if reduce_max(where(mine, 1, 0), 0) == 1:
+                seq = base + reduce_sum(where(mine, vec_index(PLAN_BLOCK), 0), 0)
+                n = reduce_sum(where(mine, parts, 0), 0)
+                part = index - reduce_sum(where(mine, end - parts, 0), 0)
+                first_slot = reduce_sum(where(mine, split_end - split, 0), 0)
+                write_record(args, record, seq, head, part, n, first_slot, per_head)
+            before += reduce_sum(parts, 0)
+            split_before += reduce_sum(split, 0)
+
+
+@jit
+def write_record(args, record, seq, head, part, parts, first_slot, per_head):
+    """Part `part` of `parts` equal parts of a sequence."""
+    kv_len = load(args.kv_lens + seq) + args.new_tokens
+    first, last = tile_range(args, kv_len)
+    start = (last - first) * part // parts
+    first_slot = head * per_head + first_slot
+    store(record, seq * args.kv_heads + head)
+    store(record + 1, first + start)
+    store(record + 2, (last - first) * (part + 1) // parts - start)
+    store(record + 3, kv_len)
+    store(record + 4, first_slot + part if parts > 1 else -1)
+    store(record + 5, first_slot)
+    store(record + 6, parts)
+    store(record + 7, 1 if per_head * args.kv_heads <= args.slots else 0)

@@ -1,0 +1,1 @@
+"""Softmax states: what is carried from one key tile to the next."""

@@ -1,0 +1,68 @@
+"""Direct V operand: the token-major bf16 tile is read in place through the wgmma descriptor's transpose bit."""
+
+from __future__ import annotations
+
+import torch
+from attrs import frozen
+
+from tle_attn.dialect import fence_async, jit, rows, smem_load, smem_store, trans, wgmma, where
+from tle_attn.errors import SpecError
+from tle_attn.spec import Block, Function, Port, Problem
+from tle_attn.spec.types import DType, Place
+
+TILE = 64
+
+
+@frozen(kw_only=True)
+class DirectV(Block):
+    """O^T[head_dim, N] += V^T P^T with V[64 keys, head_dim] as A and P[N, 64 keys] as B, both from shared memory."""
+
+    KIND = "v_operand"
+    NAME = "direct"
+
+    def check(self, problem: Problem) -> None:
+        if problem.dtype is not DType.BF16:
+            raise SpecError(
+                f"the direct V operand cannot take {problem.dtype.value} tiles", key="block", value=self.NAME, allowed="dtype bf16",
+                reason="wgmma reads 8-bit operands K-contiguous only: an fp8 V tile must be transposed first",
+            )
+
+    def provides(self, problem: Problem) -> tuple[Function, ...]:
+        n, d = problem.columns, problem.head_dim
+        p = Port("p", DType.F32, ("key", "query"), (TILE, n), layout="mma")
+        p_smem = Port("p_smem", problem.dtype, ("query", "key"), (n, TILE), Place.SHARED, "swizzled", "key")
+        v = Port("v_tile", problem.dtype, ("key", "dim"), (TILE, d), Place.SHARED, "swizzled", "dim")
+        o = Port("o", DType.F32, ("dim", "query"), (d, n), layout="mma")
+        return (Function("store_p", (p_smem, p)), Function("clear_v", (v,)), Function("pv_product", (v, p_smem, o), (o,)), Function("head_dim_of"))
+
+    @staticmethod
+    def reference(v_tile: torch.Tensor, p_smem: torch.Tensor, o: torch.Tensor) -> torch.Tensor:
+        """Semantic definition of `pv_product`, float64."""
+        return o.double() + v_tile.double().T @ p_smem.double().T
+
+
+@jit
+def store_p(p_smem, p):
+    """Probabilities as the B operand [N, keys]."""
+    smem_store(p_smem, trans(p.to(DTYPE)))
+    fence_async()
+
+
+@jit
+def clear_v(v_tile, valid):
+    """Zero the tokens from `valid` on: unused slots of a last page may hold NaN, and 0 * NaN is NaN."""
+    v = smem_load(v_tile)
+    smem_store(v_tile, where((rows(v) < valid)[:, None], v, 0.0))
+    fence_async()
+
+
+@jit
+def pv_product(v_tile, p_smem, o):
+    """Asynchronous o + V^T P^T."""
+    return wgmma(v_tile, p_smem, o, trans_a=True, trans_b=True)
+
+
+@jit
+def head_dim_of(row):
+    """Head element of an accumulator row."""
+    return row

@@ -1,0 +1,26 @@
+"""Checks that need no compiler: blocks against the problem, ports, resources, and the barrier protocol."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..errors import SpecError
+from .ports import check_ports
+from .resources import check_resources
+
+if TYPE_CHECKING:
+    from ..spec import Kernel
+
+
+def check_kernel(kernel: Kernel) -> None:
+    """Every static rule that a composed kernel must keep; raises a SpecError that names the recipe key."""
+    for where, block in kernel.blocks:
+        try:
+            block.check(kernel.problem)
+        except SpecError as error:
+            raise error.located(prefix=where)
+    check_ports(kernel)
+    check_resources(kernel)
+
+
+__all__ = ["check_kernel", "check_ports", "check_resources"]

@@ -1,0 +1,48 @@
+"""Do the blocks fit? Every function that a block calls must be provided, with the same typed ports."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..errors import PortError
+
+if TYPE_CHECKING:
+    from ..spec import Function, Kernel
+
+
+def check_ports(kernel: Kernel) -> None:
+    """Raise PortError for a missing function or a port that does not fit, naming the block that would."""
+    provided = kernel.provided
+    for where, block in kernel.blocks:
+        for wanted in block.requires(kernel.problem):
+            if wanted.name not in provided:
+                raise PortError(
+                    f"{where} calls {wanted.name}, which no block provides", key=where, allowed=_who_could(kernel, wanted) or "a block that provides it",
+                    reason=f"it is called with ({', '.join(map(str, wanted.inputs))})",
+                )
+            key, have = provided[wanted.name]
+            for want, got in zip(wanted.inputs + wanted.outputs, have.inputs + have.outputs):
+                trouble = want.mismatch(got)
+                if trouble:
+                    raise PortError(
+                        f"{have.name} of this block does not fit {where}: port {got.name} has {trouble}", key=key, allowed=_who_could(kernel, wanted) or f"a block whose port is {want}",
+                        reason=f"{where} wants {want}; this block has {got}",
+                    )
+
+
+def _who_could(kernel: Kernel, wanted: Function) -> str:
+    """Blocks of the library that provide `wanted` as it is wanted."""
+    from ..spec import registered
+
+    names = []
+    for cls in registered():
+        try:
+            block = cls()
+            block.check(kernel.problem)
+            functions = block.provides(kernel.problem)
+        except Exception:  # a block that needs options, or cannot serve this problem, is no candidate
+            continue
+        for have in functions:
+            if have.name == wanted.name and not any(w.mismatch(g) for w, g in zip(wanted.inputs + wanted.outputs, have.inputs + have.outputs)):
+                names.append(cls.label())
+    return ", ".join(names)

@@ -1,0 +1,265 @@
+"""Linker: the texts of a kernel's blocks become one module that needs nothing but torch and its Triton.
+
+  * functions are copied as source, comments and all; only reachable ones;
+  * `args` is a pseudo parameter: in each function it becomes the kernel arguments that the function and its callees use;
+  * chains: blocks with HOOKS join one generated function per chain, in recipe order; calls of an empty chain vanish;
+  * `if` on spec constants is resolved here; constants still in use become `NAME = constexpr(value)`.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from functools import lru_cache
+from pathlib import Path
+
+from attrs import frozen
+
+from ..dialect.table import NAMES
+from ..errors import LinkError
+from ..spec import Argument, DType, Kernel
+from . import source as src
+from .lint import lint
+from .prelude import TARGETS, defined_names, prelude
+
+MARK = "# ==== kernel text: the same for every target"
+#: names that kernel text may use besides the dialect's
+BUILTINS = frozenset({"range", "float", "int", "len", "min", "max", "isinstance", "tuple", "True", "False", "None"})
+
+
+@frozen
+class Entry:
+    """A kernel of a generated module: its name and the arguments it takes, in order."""
+
+    name: str
+    arguments: tuple[Argument, ...]
+
+
+@frozen
+class Generated:
+    """A generated module.
+
+    Attributes:
+        name: kernel name.
+        target: "gluon", "tle" or "cpu".
+        text: the module's source.
+        entries: its kernels.
+        line_map: (first line, last line, owner, file, line) of each function, to trace a line of the module to its block.
+    """
+
+    name: str
+    target: str
+    text: str
+    entries: tuple[Entry, ...]
+    line_map: tuple[tuple[int, int, str, str, int], ...]
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.text.encode()).hexdigest()[:16]
+
+    @property
+    def module_name(self) -> str:
+        """File stem; the digest is in it because Triton's cache key does not see aliases of builtins."""
+        return f"{self.name.replace('/', '_').replace('-', '_')}_{self.target}_{self.digest}"
+
+    def entry(self, name: str) -> Entry:
+        return next(e for e in self.entries if e.name == name)
+
+    def origin(self, line: int) -> str:
+        """Block and source position of a line of the module."""
+        for first, last, owner, file, start in self.line_map:
+            if first <= line <= last:
+                return f"{owner} ({file}:{start + line - first} or nearby)"
+        return "prelude"
+
+
+class Linker:
+    """Links one kernel; `text` and `entries` are the same for every target."""
+
+    def __init__(self, kernel: Kernel):
+        self.kernel = kernel
+        self.values = {name: c.value for name, c in kernel.constants.items()}
+        self.chains = kernel.mainloop.CHAINS
+        self.functions = self._collect()
+        self.micro_names = {n for where, b in kernel.blocks for f in self._micro(type(b), "cpu") for n in defined_names_of(f)}
+        self._drop_empty()
+        self.order = self._reachable()
+        self._check_blocks_used()
+        self.need = self._needed_arguments()
+        self.entries = tuple(Entry(name, tuple(kernel.arguments[a] for a in self.need[name])) for name in self._entry_names())
+        self.body, self.spans = self._body()
+
+    # ---- collecting
+    def _entry_names(self) -> list[str]:
+        return [name for _, block in self.kernel.blocks for name in block.ENTRIES]
+
+    @staticmethod
+    def _micro(block: type, target: str) -> tuple[Path, ...]:
+        file = src.microkernel_file(block, target)
+        return (file,) if file else ()
+
+    def _collect(self) -> dict[str, src.Text]:
+        functions: dict[str, src.Text] = {}
+        for where, block in self.kernel.blocks:
+            for text in src.functions_of(block.source_file(), where):
+                if text.name in functions:
+                    raise LinkError(f"{text.name} is defined by {functions[text.name].owner} and by {where}")
+                lint(text.source, text.file, text.line)
+                functions[text.name] = text.edited(src.prune(text.source, self.values))
+        for chain, parameters in self.chains.items():
+            links = [block.HOOKS[chain] for _, block in self.kernel.blocks if chain in block.HOOKS]
+            if links:
+                value = parameters[1]
+                call = ", ".join(parameters)
+                body = "".join(f"    {value} = {link}({call})\n" for link in links)
+                doc = f'    """Chain of {", ".join(links)}, in recipe order."""\n'
+                functions[chain] = src.Text(chain, f"chain {chain}", f"@jit\ndef {chain}({call}):\n{doc}{body}    return {value}", "<generated>", 0)
+        return functions
+
+    def _drop_empty(self) -> None:
+        """Remove calls of chains that nothing joined and of functions that do nothing."""
+        absent = {c for c in self.chains if c not in self.functions}
+        while True:
+            empty = {n for n, t in self.functions.items() if src.is_empty(t.tree())}
+            changed = False
+            for name, text in self.functions.items():
+                doomed = [n for n in ast.walk(ast.parse(text.source)) if isinstance(n, ast.stmt) and _is_call_of(n, absent, empty)]
+                if doomed:
+                    self.functions[name] = text.edited(src.remove_statements(text.source, doomed))
+                    changed = True
+            if not changed:
+                return
+
+    # ---- reachability
+    def _reachable(self) -> list[str]:
+        seen: set[str] = set()
+        pending = self._entry_names()
+        for name in pending:
+            if name not in self.functions:
+                raise LinkError(f"entry {name} is not defined by its block")
+        while pending:
+            name = pending.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            text = self.functions[name]
+            for free in sorted(src.free_names(text.tree())):
+                if free in self.functions:
+                    pending.append(free)
+                elif free not in self.values and free not in BUILTINS and free not in self.micro_names and free not in NAMES and free != "args":
+                    raise LinkError(f"{text.file}:{text.line}: {name} uses {free}, which is no operation of the dialect, constant or function of the kernel's blocks")
+        return [name for name in self.functions if name in seen]
+
+    def _check_blocks_used(self) -> None:
+        owners = {self.functions[n].owner for n in self.order}
+        for where, block in self.kernel.blocks:
+            texts = src.functions_of(block.source_file(), where)
+            if texts and where not in owners:
+                raise LinkError(f"{where}: the kernel would not use the block {block.label()}; take it out of the recipe")
+
+    def _needed_arguments(self) -> dict[str, list[str]]:
+        direct = {n: src.used_arguments(self.functions[n].tree()) for n in self.order}
+        callees = {n: {c for c, _ in src.argument_sites(self.functions[n].tree()) if c in self.functions} for n in self.order}
+        changed = True
+        while changed:
+            changed = False
+            for name in self.order:
+                more = direct[name].union(*(direct[c] for c in callees[name]))
+                changed |= more != direct[name]
+                direct[name] = more
+        known = self.kernel.arguments
+        for name, used in direct.items():
+            for argument in sorted(used - set(known)):
+                text = self.functions[name]
+                raise LinkError(f"{text.file}:{text.line}: {name} uses args.{argument}, which no block of the kernel declares")
+        return {name: [a for a in known if a in used] for name, used in direct.items()}
+
+    # ---- emitting
+    def _body(self) -> tuple[str, list[tuple[int, int, str, str, int]]]:
+        lines: list[str] = []
+        spans: list[tuple[int, int, str, str, int]] = []
+        used = set().union(*(src.free_names(self.functions[n].tree()) for n in self.order))
+        for name, constant in self.kernel.constants.items():
+            if name in used:
+                value = constant.value.text if isinstance(constant.value, DType) else repr(constant.value)
+                lines.append(f"{name} = constexpr({value})" + (f"  # {constant.doc}" if constant.doc else ""))
+        owner = None
+        for name in self.order:
+            text = src.flatten_arguments(self.functions[name], self.need)
+            lines += ["", ""]
+            if text.owner != owner:
+                owner = text.owner
+                lines += [f"# ---- {self._title(owner)}"]
+            start = len(lines) + 1
+            lines += text.source.splitlines()
+            spans.append((start, len(lines), owner, text.file, text.line))
+        return "\n".join(lines) + "\n", spans
+
+    def _title(self, owner: str) -> str:
+        block = dict(self.kernel.blocks).get(owner)
+        return f"{owner}: {block.label()}" if block else owner
+
+    def used_names(self) -> set[str]:
+        """Dialect names that the text uses, dtype names of constants included."""
+        used = set().union(*(src.free_names(self.functions[n].tree()) for n in self.order)) | {"jit"}
+        constants = [c.value for n, c in self.kernel.constants.items() if n in used]
+        if constants:
+            used |= {"constexpr"}
+        return used | {v.text for v in constants if isinstance(v, DType)}
+
+    def generate(self, target: str) -> Generated:
+        """The module for one target."""
+        micro = tuple(dict.fromkeys(f for _, b in self.kernel.blocks for f in self._micro(type(b), target)))
+        used = self.used_names() | ({"range"} & defined_names(target))
+        known = defined_names(target, micro)
+        missing = sorted(n for n in used if n not in known and n not in self.functions and n not in self.values and n not in BUILTINS)
+        if missing:
+            raise LinkError(f"target {target} does not define {', '.join(missing)}, which {self.kernel.name} uses")
+        head = f'"""{self._docstring(target)}"""\n\n' + prelude(target, used, micro) + f"\n\n\n{MARK}\n"
+        offset = head.count("\n")
+        return Generated(self.kernel.name, target, head + self.body, self.entries, tuple((a + offset, b + offset, *rest) for a, b, *rest in self.spans))
+
+    def _docstring(self, target: str) -> str:
+        k = self.kernel
+        lines = [f"{k.name} for target {target}: {k.summary or k.mainloop.title()}", "", "Generated by tle_attn from a recipe; edit the blocks instead.", ""]
+        lines += ["Blocks: " + ", ".join(f"{where}={b.NAME}" for where, b in k.blocks) + ".", ""]
+        for entry in self.entries:
+            lines.append(f"Kernel {entry.name}, {k.mainloop.launch_note(k.problem, entry.name)}; arguments in order:")
+            lines += [f"    {a.name}: {a.type} - {a.doc}" + (f"; a multiple of {a.divisible}" if a.divisible > 1 else "") for a in entry.arguments]
+            lines.append("")
+        return "\n".join(lines)
+
+
+def _is_call_of(node: ast.stmt, chains: set[str], empty: set[str]) -> bool:
+    value = getattr(node, "value", None)
+    if not (isinstance(value, ast.Call) and isinstance(value.func, ast.Name)):
+        return False
+    if isinstance(node, ast.Expr):
+        return value.func.id in empty
+    # x = chain(args, x, ...)
+    return isinstance(node, ast.Assign) and value.func.id in chains and ast.unparse(node.targets[0]) == ast.unparse(value.args[1])
+
+
+def defined_names_of(file: Path) -> set[str]:
+    """Functions that a microkernel file defines."""
+    return {n.name for n in ast.parse(file.read_text()).body if isinstance(n, ast.FunctionDef)}
+
+
+@lru_cache(maxsize=256)
+def _linker(kernel: Kernel) -> Linker:
+    return Linker(kernel)
+
+
+def generate(kernel: Kernel, target: str) -> Generated:
+    """Generate the module of `kernel` for `target` ("gluon", "tle" or "cpu").
+
+    Raises:
+        LinkError: an undefined name, a name defined twice, or a block that the kernel would not use.
+        LintError: block text that the JIT refuses or miscompiles.
+    """
+    if target not in TARGETS:
+        raise LinkError(f"no target is called {target!r}; there are {', '.join(TARGETS)}")
+    return _linker(kernel).generate(target)
+
+
+__all__ = ["MARK", "Entry", "Generated", "generate"]

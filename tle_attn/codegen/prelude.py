@@ -1,0 +1,67 @@
+"""Prelude: the dialect functions that a kernel uses, written out for a target."""
+
+from __future__ import annotations
+
+import ast
+from functools import lru_cache
+from pathlib import Path
+
+DIALECT = Path(__file__).resolve().parent.parent / "dialect"
+TARGETS = ("gluon", "tle", "cpu")
+
+
+@lru_cache
+def _parsed(target: str, micro: tuple[Path, ...]) -> tuple[str, ast.Module]:
+    source = "\n".join(f.read_text() for f in (DIALECT / f"{target}.py", *micro))
+    return source, ast.parse(source)
+
+
+def defined_names(target: str, micro: tuple[Path, ...] = ()) -> set[str]:
+    """Every name that a target's dialect file (and microkernel files) defines."""
+    return {name for node in _parsed(target, micro)[1].body for name in _names(node)}
+
+
+def _names(node: ast.stmt) -> list[str]:
+    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+        return [node.targets[0].id]
+    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+        return [node.target.id]
+    return [node.name] if isinstance(node, (ast.FunctionDef, ast.ClassDef)) else []
+
+
+def prelude(target: str, used: set[str], micro: tuple[Path, ...] = ()) -> str:
+    """Source of the definitions that `used` names reach, in file order, with the imports they need."""
+    source, tree = _parsed(target, micro)
+    lines = source.splitlines()
+    definitions = {name: node for node in tree.body for name in _names(node)}
+    keep: set[str] = set()
+    pending = sorted(used & set(definitions))
+    while pending:
+        name = pending.pop()
+        if name not in keep:
+            keep.add(name)
+            pending += [n.id for n in ast.walk(definitions[name]) if isinstance(n, ast.Name) and n.id in definitions]
+    needed: set[str] = set()
+    parts: list[str] = []
+    previous = ""
+    for name, node in definitions.items():
+        if name not in keep:
+            continue
+        needed |= {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+        first = min([node.lineno] + [d.lineno for d in getattr(node, "decorator_list", [])])
+        while first > 1 and lines[first - 2].startswith("#"):  # a comment right above belongs to it
+            first -= 1
+        kind = "assignment" if isinstance(node, (ast.Assign, ast.AnnAssign)) else "definition"
+        gap = "" if not parts else "\n" if kind == previous == "assignment" else "\n\n\n"
+        parts.append(gap + "\n".join(lines[first - 1 : node.end_lineno]))
+        previous = kind
+    imports = [text for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom)) and (text := _import(node, needed))]
+    return "\n".join(dict.fromkeys(imports)) + "\n\n" + "".join(parts)
+
+
+def _import(node: ast.Import | ast.ImportFrom, needed: set[str]) -> str | None:
+    names = [a for a in node.names if (a.asname or a.name.split(".")[0]) in needed]
+    if not names or getattr(node, "module", None) == "__future__":
+        return None
+    clone = ast.Import(names) if isinstance(node, ast.Import) else ast.ImportFrom(node.module, names, node.level)
+    return ast.unparse(clone)

@@ -1,0 +1,177 @@
+"""Block text: the device functions of a block's module, as source, and small edits on them."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from pathlib import Path
+from typing import Any, Iterator
+
+from attrs import evolve, frozen
+
+from ..errors import LinkError
+from ..spec import Block
+
+
+@frozen
+class Text:
+    """One device function.
+
+    Attributes:
+        name: function name.
+        owner: recipe key of the block it belongs to (``softmax``), or ``chain score``.
+        source: decorated source, unindented.
+        file, line: where it was written (line of the decorator).
+    """
+
+    name: str
+    owner: str
+    source: str
+    file: str
+    line: int
+
+    def tree(self) -> ast.FunctionDef:
+        return ast.parse(self.source).body[0]
+
+    def edited(self, source: str) -> Text:
+        return evolve(self, source=source)
+
+
+def is_device(node: ast.AST) -> bool:
+    return isinstance(node, ast.FunctionDef) and any(isinstance(d, ast.Name) and d.id == "jit" for d in node.decorator_list)
+
+
+def functions_of(file: Path, owner: str) -> list[Text]:
+    """The ``@jit`` functions of a block module, in file order."""
+    text = file.read_text()
+    lines = text.splitlines()
+    found = []
+    for node in ast.parse(text).body:
+        if is_device(node):
+            first = node.decorator_list[0].lineno
+            found.append(Text(node.name, owner, "\n".join(lines[first - 1 : node.end_lineno]), str(file), first))
+    return found
+
+
+def microkernel_file(block: type[Block], target: str) -> Path | None:
+    """``<name>.<target>.py`` beside the block's module, if the block has one."""
+    file = block.source_file()
+    micro = file.with_name(f"{file.stem}.{target}.py")
+    return micro if micro.exists() else None
+
+
+def local_names(tree: ast.FunctionDef) -> set[str]:
+    """Parameters and every name that the function assigns."""
+    args = tree.args
+    names = {a.arg for a in args.posonlyargs + args.args + args.kwonlyargs}
+    return names | {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+
+
+def free_names(tree: ast.FunctionDef) -> set[str]:
+    """Names that the function reads from its module (its decorator and annotations included)."""
+    local = local_names(tree)
+    return {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and n.id not in local}
+
+
+def is_empty(tree: ast.FunctionDef) -> bool:
+    """Nothing but a docstring or pass."""
+    return all(isinstance(n, ast.Pass) or (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant)) for n in tree.body)
+
+
+def replace_spans(source: str, edits: list[tuple[int, int, int, int, str]]) -> str:
+    """Replace (line, column, end line, end column) spans; lines from 1, columns in bytes of ASCII text; spans must not overlap."""
+    lines = source.splitlines()
+    for line, col, end_line, end_col, new in sorted(edits, reverse=True):
+        tail = lines[end_line - 1][end_col:]
+        if not new and lines[line - 1][:col].endswith("(") and tail.startswith(", "):
+            tail = tail[2:]
+        lines[line - 1 : end_line] = [lines[line - 1][:col] + new + tail]
+    return "\n".join(lines)
+
+
+def remove_statements(source: str, nodes: list[ast.stmt]) -> str:
+    """Delete whole statements; a body left empty gets `pass`.  The nodes belong to ast.parse(source) and do not nest."""
+    spans = {(n.lineno, n.end_lineno) for n in nodes}
+    lines = source.splitlines()
+    replace: dict[int, str] = {}
+    for parent in ast.walk(ast.parse(source)):
+        for body in (getattr(parent, "body", None), getattr(parent, "orelse", None)):
+            if isinstance(body, list) and body and all((n.lineno, n.end_lineno) in spans for n in body):
+                replace[body[0].lineno] = " " * body[0].col_offset + "pass"
+    gone = {i for first, last in spans for i in range(first, last + 1)}
+    return "\n".join(replace.get(i, line) for i, line in enumerate(lines, 1) if i not in gone or i in replace)
+
+
+def _constant_value(node: ast.expr, constants: dict[str, Any]) -> Any:
+    """Value of an expression of spec constants alone, or NotImplemented."""
+    names = {x.id for x in ast.walk(node) if isinstance(x, ast.Name)}
+    if not names or not names <= set(constants) or any(isinstance(x, (ast.Call, ast.Attribute)) for x in ast.walk(node)):
+        return NotImplemented
+    return eval(compile(ast.Expression(node), "<spec constant>", "eval"), {"__builtins__": {}}, dict(constants))
+
+
+def prune(source: str, constants: dict[str, Any]) -> str:
+    """Resolve `if` statements and conditional expressions whose test names spec constants only: nothing of an off feature stays in the text."""
+    while True:
+        lines = source.splitlines()
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.IfExp) and (value := _constant_value(node.test, constants)) is not NotImplemented:
+                keep = node.body if value else node.orelse
+                source = replace_spans(source, [(node.lineno, node.col_offset, node.end_lineno, node.end_col_offset, ast.get_source_segment(source, keep))])
+                break
+            if isinstance(node, ast.If) and (value := _constant_value(node.test, constants)) is not NotImplemented:
+                source = _keep_branch(source, lines, node, bool(value))
+                break
+        else:
+            return source
+
+
+def _keep_branch(source: str, lines: list[str], node: ast.If, value: bool) -> str:
+    keep = node.body if value else node.orelse
+    body: list[str] = []
+    if keep:
+        first = keep[0].lineno
+        start = node.test.end_lineno if value else node.body[-1].end_lineno + 1
+        while first - 1 > start and lines[first - 2].lstrip().startswith("#"):  # comments of the branch stay with it
+            first -= 1
+        body = textwrap.indent(textwrap.dedent("\n".join(lines[first - 1 : keep[-1].end_lineno])), " " * node.col_offset).splitlines()
+        if body and body[0].lstrip().startswith("elif "):
+            body[0] = body[0].replace("elif ", "if ", 1)
+        return "\n".join(lines[: node.lineno - 1] + body + lines[node.end_lineno :])
+    return remove_statements(source, [node])
+
+
+def argument_sites(tree: ast.AST) -> Iterator[tuple[str, ast.Name]]:
+    """(callee, the `args` node) of f(args, ...) and of (f, (args, ...)) in a role list."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args and _is_args(node.args[0]):
+            yield node.func.id, node.args[0]
+        if isinstance(node, ast.Tuple) and len(node.elts) == 2 and isinstance(node.elts[0], ast.Name):
+            inner = node.elts[1]
+            if isinstance(inner, ast.Tuple) and inner.elts and _is_args(inner.elts[0]):
+                yield node.elts[0].id, inner.elts[0]
+
+
+def _is_args(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and node.id == "args"
+
+
+def used_arguments(tree: ast.AST) -> set[str]:
+    """NAME of every args.NAME."""
+    return {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and _is_args(n.value)}
+
+
+def flatten_arguments(text: Text, need: dict[str, list[str]]) -> Text:
+    """Replace the pseudo parameter `args` by the kernel arguments that this function and its callees use."""
+    tree = ast.parse(text.source)
+    edits = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and _is_args(node.value):
+            edits.append((node.lineno, node.col_offset, node.end_lineno, node.end_col_offset, node.attr))
+        elif isinstance(node, ast.arg) and node.arg == "args":
+            edits.append((node.lineno, node.col_offset, node.end_lineno, node.end_col_offset, ", ".join(need[text.name])))
+    for callee, node in argument_sites(tree):
+        if callee not in need:
+            raise LinkError(f"{text.file}:{text.line + node.lineno - 1}: {text.name} passes args to {callee}, which is no device function of this kernel")
+        edits.append((node.lineno, node.col_offset, node.end_lineno, node.end_col_offset, ", ".join(need[callee])))
+    return text.edited(replace_spans(text.source, edits))

@@ -1,0 +1,105 @@
+"""The dialect: the small kernel language that block text is written in.
+
+One row per operation.  `docs/dialect.md` is generated from this table, and the tests check that the preludes
+`gluon.py`, `tle.py` and `cpu.py` define every operation with exactly this signature.
+"""
+
+from attrs import frozen
+
+
+@frozen
+class Op:
+    """One operation of the dialect."""
+
+    name: str
+    signature: str  #: as written in block text
+    group: str
+    meaning: str
+    gluon: str  #: how stock Triton's Gluon does it
+    tle: str  #: how FlagTree's TLE does it
+    cpu: str  #: what the emulation models and checks
+
+
+_ALIAS = "same name"
+
+OPS: tuple[Op, ...] = (
+    # ---- programs
+    Op("program_id", "program_id(axis)", "program", "index of this CTA in the grid", "gl.program_id", "tl.program_id", "checked 32-bit scalar"),
+    Op("num_programs", "num_programs(axis)", "program", "CTAs of the grid along an axis (persistent loops)", "gl.num_programs", "tl.num_programs", "checked 32-bit scalar"),
+    Op("static_range", "static_range(n)", "program", "unrolled loop; the index is a constant", "gl.static_range", "tl.static_range", "range"),
+    Op("warp_specialize", "warp_specialize(functions_and_args, worker_num_warps, worker_num_regs)", "program",
+       "run entry 0 on the kernel's own warps and every other (function, args) on its own warps; workers may not receive tiles",
+       "gl.warp_specialize", "tle.gpu.warp_specialize", "one coroutine per role; happens-before from the parent and back at the join"),
+    Op("grid_wait", "grid_wait()", "program", "programmatic dependent launch: wait until the previous kernel's writes are visible", "gdc_wait", "gdc_wait", "recorded; must be reached before a dependent read"),
+    Op("grid_launch_dependents", "grid_launch_dependents()", "program", "programmatic dependent launch: let the next kernel start", "gdc_launch_dependents", "gdc_launch_dependents", "recorded"),
+    # ---- global memory
+    Op("load", "load(pointer, mask=None, other=None, cache_modifier='')", "global", "read; masked-off elements give `other`; cache_modifier='.cg' for data that other CTAs wrote", "gl.load", "tl.load",
+       "bounds per element; unwritten workspace; happens-before for data that CTAs wrote"),
+    Op("store", "store(pointer, value, mask=None)", "global", "write, converted to the pointer's type", "gl.store", "tl.store", "bounds per element; write-write races between CTAs"),
+    Op("atomic_add", "atomic_add(pointer, value, sem='acq_rel')", "global", "scalar add at GPU scope, returns the old value. Orders the memory of this role's threads as `sem` says ('relaxed', 'acquire', 'release', 'acq_rel')", "gl.atomic_add", "tl.atomic_add", "joins clocks per address as `sem` says"),
+    Op("load_acquire", "load_acquire(pointer)", "global", "scalar int32 read with acquire at GPU scope (polling)", "ld.acquire.gpu by assembly", "the same assembly", "blocks the role while nothing changes, so that a poll that can never succeed is a reported deadlock"),
+    Op("as_int64", "as_int64(x)", "global", "widen an index before a product that can pass 2**31", "x.to(gl.int64)", "x.to(tl.int64)", "64-bit value, no 32-bit check"),
+    # ---- tiles in registers
+    Op("mma_zeros", "mma_zeros(m, n, dtype)", "tile", "fp32 zeros [m, n] laid out as the accumulator of a wgmma whose operands are `dtype`", "zeros in NVMMADistributedLayout", "tl.zeros", "array"),
+    Op("full_rows", "full_rows(tile, value)", "tile", "fp32 vector, one element per row of `tile`", "gl.full in the tile's slice layout", "tl.full", "array"),
+    Op("full_cols", "full_cols(tile, value)", "tile", "fp32 vector, one element per column of `tile`", "gl.full in the tile's slice layout", "tl.full", "array"),
+    Op("rows", "rows(tile)", "tile", "int32 row indices of `tile` (vector)", "gl.arange in the tile's slice layout", "tl.arange", "array"),
+    Op("cols", "cols(tile)", "tile", "int32 column indices of `tile` (vector)", "gl.arange in the tile's slice layout", "tl.arange", "array"),
+    Op("tile_index", "tile_index(m, n, vec)", "tile", "row and column index vectors of an [m, n] tile read or written `vec` neighbouring columns a thread", "two gl.arange in a coalesced BlockedLayout", "two tl.arange", "arrays"),
+    Op("tile_zeros", "tile_zeros(m, n, vec)", "tile", "fp32 zeros [m, n] laid out as the tile of tile_index(m, n, vec)", "gl.zeros in a coalesced BlockedLayout", "tl.zeros", "array"),
+    Op("vec_index", "vec_index(n)", "tile", "int32 vector 0 .. n-1 spread over the role's threads", "gl.arange in a 1-D BlockedLayout", "tl.arange", "array"),
+    Op("like_rows", "like_rows(vector, tile)", "tile", "re-label a per-row vector to the rows of `tile`; free, a compile error when it would not be", "convert_layout(assert_trivial=True)", "identity", "length check"),
+    Op("like_cols", "like_cols(vector, tile)", "tile", "the same for columns", "convert_layout(assert_trivial=True)", "identity", "length check"),
+    Op("move_rows", "move_rows(vector, tile)", "tile", "the same with a real exchange through shared memory or shuffles where layouts differ", "convert_layout", "identity", "length check"),
+    Op("move_cols", "move_cols(vector, tile)", "tile", "the same for columns", "convert_layout", "identity", "length check"),
+    Op("register_operand", "register_operand(tile, acc)", "tile", "use a register tile as the A operand of a wgmma that accumulates into `acc`; free, a compile error when it would not be", "DotOperandLayout, assert_trivial", "identity", "identity"),
+    Op("trans", "trans(tile)", "tile", "transpose of a register tile", "permute((1, 0))", "tl.trans", "view"),
+    Op("where", "where(condition, x, y)", "tile", "elementwise choice", "gl.where", "tl.where", "numpy"),
+    Op("maximum", "maximum(x, y)", "tile", "elementwise maximum (tiles and scalars)", "gl.maximum", "tl.maximum", "numpy"),
+    Op("minimum", "minimum(x, y)", "tile", "elementwise minimum (tiles and scalars)", "gl.minimum", "tl.minimum", "numpy"),
+    Op("exp2", "exp2(x)", "tile", "2**x in fp32 (ex2.approx)", "gl.exp2", "tl.exp2", "numpy exp2 rounded to fp32"),
+    Op("log2", "log2(x)", "tile", "base-2 logarithm in fp32", "gl.log2", "tl.log2", "numpy"),
+    Op("fdiv", "fdiv(x, y)", "tile", "fp32 division", "gl.fdiv", "x / y", "numpy"),
+    Op("cdiv", "cdiv(x, y)", "tile", "integer division rounded up, for x >= 0", "gl.cdiv", "tl.cdiv", "32-bit check"),
+    Op("reduce_max", "reduce_max(tile, axis)", "tile", "maximum along an axis (axis 0 of a vector gives a scalar)", "gl.max", "tl.max", "numpy"),
+    Op("reduce_sum", "reduce_sum(tile, axis)", "tile", "sum along an axis (axis 0 of a vector gives a scalar)", "gl.sum", "tl.sum", "numpy, in the element type"),
+    Op("cumsum", "cumsum(vector)", "tile", "inclusive prefix sum of an int32 vector", "gl.associative_scan", "tl.cumsum", "numpy"),
+    # ---- shared memory
+    Op("alloc", "alloc(shape, dtype)", "shared", "wgmma/TMA tile [rows, cols] or ring of tiles [n, rows, cols], swizzled (128-byte column blocks, each rows x 128 B)", "NVMMASharedLayout", "tle.gpu.alloc", "poisoned; ordering per slot"),
+    Op("alloc_plain", "alloc_plain(shape, dtype)", "shared", "row-major buffer without swizzle, for lists and exchanges (1-D or 2-D)", "SwizzledSharedLayout(1, 1, 1)", "tle.gpu.alloc(nv_mma_shared_layout=False)", "poisoned; ordering per buffer"),
+    Op("alias", "alias(buffer, shape)", "shared", "the bytes of `buffer` seen as a ring [n, rows, cols] of smaller tiles; only before the first access", "_reinterpret", "tle.gpu.alloc(alias=)", "same bytes; ordering per smallest slot"),
+    Op("smem_store", "smem_store(buffer, tile)", "shared", "write a whole buffer or slot from registers (generic proxy)", "memdesc.store", "tl.store(local_ptr)", "needs order against earlier reads and writes; marks the bytes as needing fence_async"),
+    Op("smem_load", "smem_load(buffer)", "shared", "read a whole [rows, cols] buffer or slot into a coalesced register tile", "memdesc.load(BlockedLayout)", "tl.load(local_ptr)", "needs order after the write; unwritten bytes are an error"),
+    Op("smem_load_rows", "smem_load_rows(buffer, tile)", "shared", "read a plain vector, one element per row of `tile`", "memdesc.load(slice layout)", "tl.load(local_ptr)", "as smem_load"),
+    Op("smem_load_cols", "smem_load_cols(buffer, tile)", "shared", "read a plain vector, one element per column of `tile`", "memdesc.load(slice layout)", "tl.load(local_ptr)", "as smem_load"),
+    Op("fence_async", "fence_async()", "shared", "make this role's generic shared-memory writes visible to TMA and wgmma", "fence_async_shared", "nothing (the compiler places it)", "a wgmma or TMA read of unfenced bytes is an error"),
+    Op("role_sync", "role_sync()", "shared", "barrier of the threads of this role", "gl.thread_barrier", "tl.debug_barrier", "no effect (roles run as one)"),
+    # ---- barriers
+    Op("alloc_barriers", "alloc_barriers(n, arrive_count=1, init=PENDING, expect_bytes=0)", "barrier", "n mbarriers; expect_bytes > 0: each use is completed by one copy of that many bytes", "mbarrier.init", "tle.gpu.alloc_barriers", "counts, bytes, uses and clocks per slot"),
+    Op("barrier_wait", "barrier_wait(barrier, use)", "barrier", "wait for logical use `use` of this slot (READY: use 0 passes at once, use n waits for completion n-1)", "mbarrier.wait of the parity", "tle.gpu.barrier_wait", "the parity and the logical use are both checked"),
+    Op("barrier_arrive", "barrier_arrive(barrier)", "barrier", "one arrival of this role (release)", "mbarrier.arrive", "tle.gpu.barrier_arrive", "too many arrivals are an error"),
+    Op("alloc_named", "alloc_named(first_id, n, threads)", "barrier", "n named barriers for `threads` arriving plus waiting threads", "ids first_id ..", "tle.gpu.alloc_barriers (ids are the compiler's)", "counts threads"),
+    Op("named_wait", "named_wait(barrier)", "barrier", "bar.sync: arrive and wait until all threads are there", "assembly", "tle.gpu.barrier_wait without phase", "threads counted; deadlock reported"),
+    Op("named_arrive", "named_arrive(barrier)", "barrier", "bar.arrive: arrive and go on", "assembly", "tle.gpu.barrier_arrive without phase", "threads counted"),
+    # ---- TMA
+    Op("copy", "copy(descriptor, buffer, shape, offsets, barrier)", "tma", "asynchronous box load; completes `barrier`'s use by its bytes; coordinates out of range give zeros and still count", "expect + TMA load", "tle.gpu.copy(barrier=)", "delivered in pieces at any time; one copy per slot and use"),
+    Op("tma_store", "tma_store(descriptor, buffer, shape, offsets)", "tma", "asynchronous box store; out-of-range parts are clipped", "TMA store", "tle.gpu.copy (synchronous)", "reads the buffer until tma_store_wait; needs fence_async"),
+    Op("tma_store_wait", "tma_store_wait()", "tma", "all of this role's TMA stores have read their buffers and are visible", "store_wait(0)", "nothing", "retires the reads"),
+    # ---- wgmma
+    Op("wgmma", "wgmma(a, b, acc=None, trans_a=False, trans_b=False)", "wgmma", "asynchronous fp32 acc + a @ b; a from shared memory or registers, b from shared memory; no acc = zeros. fp8 operands in shared memory must be K-contiguous", "warpgroup_mma(is_async=True)", "tle.gpu.wgmma", "shapes, types, ordering of the operands; the result is unusable before the wait"),
+    Op("wgmma_wait", "wgmma_wait(pendings, acc)", "wgmma", "at most `pendings` younger groups still run; returns `acc` usable (a tuple gives a tuple)", "warpgroup_mma_wait", "tle.gpu.wgmma_wait", "retires groups in order"),
+    # ---- clusters
+    Op("cluster_dims", "cluster_dims(n)", "cluster", "first statement of a kernel that runs as clusters of n CTAs; the grid then counts clusters, program_id counts CTAs", "marker for the compile hook", "the mesh constant", "n CTAs share a scheduler"),
+    Op("cluster_rank", "cluster_rank()", "cluster", "rank of this CTA in its cluster", "%cluster_ctarank", "tle.shard_id", "scalar"),
+    Op("cluster_barrier", "cluster_barrier()", "cluster", "all threads of all CTAs of the cluster; release and acquire of shared memory", "barrier.cluster", "tle.distributed_barrier", "joins clocks; missing peers are a deadlock"),
+    Op("remote_store", "remote_store(buffer, rank, tile)", "cluster", "write `tile` into the same plain buffer of CTA `rank`; visible after cluster_barrier", "mapa + st.shared::cluster", "tl.store(local_ptr(tle.remote))", "peer alive and set up; ordering"),
+    Op("remote_load", "remote_load(buffer, rank)", "cluster", "read the same plain 2-D buffer of CTA `rank` into a coalesced tile", "mapa + ld.shared::cluster", "tl.load(local_ptr(tle.remote))", "peer alive and set up; ordering; unwritten bytes"),
+    Op("cluster_push", "cluster_push(buffer, rank, tile, barrier)", "cluster", "asynchronous remote store that completes bytes on CTA `rank`'s copy of `barrier`", "mapa + st.async", "remote store", "delivered at any time; the peer must still be alive"),
+    Op("cluster_push_wait", "cluster_push_wait(barrier, use, nbytes)", "cluster", "every CTA of the cluster calls it once per exchange: nbytes pushed into this CTA have landed (0: receives nothing)", "expect + mbarrier wait", "tle.distributed_barrier", "expected bytes are checked"),
+    # ---- warp votes
+    Op("compact", "compact(keep, values, buffer, start)", "vote", "append the int32 `values` whose `keep` (int32 0/1 vectors of a multiple of 32 elements) is set to the plain buffer from index `start` on, in order; returns the new count. One-warp roles only", "vote.ballot + popc + st.shared by assembly", "tl.cumsum + masked store through local_ptr", "order, bounds"),
+)
+
+DTYPES = ("BF16", "F16", "F32", "FP8", "I32", "I64", "U8")
+MARKERS = ("jit", "constexpr", "PENDING", "READY")
+NAMES = frozenset(op.name for op in OPS) | frozenset(DTYPES) | frozenset(MARKERS)

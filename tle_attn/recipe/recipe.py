@@ -1,0 +1,178 @@
+"""Recipe: a TOML file that names blocks and their options, with `extends` and variant axes."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import re
+import tomllib
+from pathlib import Path
+from typing import Any, Iterator
+
+from attrs import evolve, field, frozen
+
+from ..errors import SpecError
+from ..spec import Kernel
+from .structure import structure_kernel
+
+#: keys of a recipe file that are not tables of blocks
+HEADER = ("summary", "extends", "axes")
+
+
+@frozen(kw_only=True)
+class Recipe:
+    """A kernel family.
+
+    Attributes:
+        name: "hy3/decode_bf16" for a library recipe, the file's stem otherwise.
+        file: where it was read.
+        summary: one line.
+        parents: names of the recipes it extends, nearest first.
+        tables: the merged tables, as in TOML.
+        axes: variant axes, {dotted key: values}; the first value of each is the default point.
+    """
+
+    name: str
+    file: str | None = field(default=None, eq=False)
+    summary: str = ""
+    parents: tuple[str, ...] = ()
+    tables: dict[str, Any] = field(factory=dict)
+    axes: dict[str, tuple[Any, ...]] = field(factory=dict)
+
+    def set(self, options: dict[str, Any]) -> Recipe:
+        """The recipe with options replaced: {"ring.stages": 4, "score[0].cap": 30.0}.  An axis that is set is an axis no more."""
+        tables = copy.deepcopy(self.tables)
+        for key, value in options.items():
+            _assign(tables, key, value, self.file)
+        return evolve(self, tables=tables, axes={k: v for k, v in self.axes.items() if k not in options})
+
+    def points(self) -> Iterator[dict[str, Any]]:
+        """Every point of the variant axes, the default first."""
+        for values in itertools.product(*self.axes.values()):
+            yield dict(zip(self.axes, values))
+
+    def kernel(self, point: dict[str, Any] | None = None, **problem: Any) -> Kernel:
+        """The checked kernel of a point (default: the first value of every axis); keyword arguments set keys of [problem]."""
+        options = {k: v[0] for k, v in self.axes.items()} | dict(point or {}) | {f"problem.{k}": v for k, v in problem.items()}
+        recipe = self.set(options)
+        try:
+            spec, mainloop = structure_kernel(recipe.tables)
+        except SpecError as error:
+            raise error.located(file=self.file)
+        return Kernel(name=self.name, problem=spec, mainloop=mainloop, summary=self.summary, file=self.file)
+
+    def plan(self, **kwargs: Any) -> Any:
+        """See `tle_attn.plan`."""
+        from ..runtime import plan
+
+        return plan(self, **kwargs)
+
+
+_KEY = re.compile(r"^([A-Za-z_]\w*)(?:\[(\d+)\])?$")
+
+
+def _assign(tables: dict[str, Any], key: str, value: Any, file: str | None) -> None:
+    """tables["a"]["b"] = value for the key a.b; a[0].b reaches into an array of tables."""
+    parts = key.split(".")
+    matches = [_KEY.match(p) for p in parts]
+    if len(parts) < 2 or not all(matches):
+        raise SpecError(f"{key!r} is no option", key=key, value=value, allowed="SLOT.OPTION, or SLOT[INDEX].OPTION where a slot holds several blocks", file=file)
+    node: Any = tables
+    for match in matches[:-1]:
+        name, index = match.groups()
+        if index is None:
+            node = node.setdefault(name, {})
+        else:
+            found = node.get(name)
+            if not isinstance(found, list) or int(index) >= len(found):
+                raise SpecError(f"the recipe has no {name}[{index}]", key=key, allowed=f"{len(found) if isinstance(found, list) else 0} block(s) in {name}", file=file)
+            node = found[int(index)]
+        if not isinstance(node, dict):
+            raise SpecError(f"{key}: {name} is not a table", key=key, file=file)
+    node[parts[-1]] = value
+
+
+def library() -> Path:
+    """Folder of the recipes that come with tle_attn."""
+    import tle_attn.recipes
+
+    return Path(next(iter(tle_attn.recipes.__path__)))
+
+
+def list_recipes() -> list[str]:
+    """Names of the library's recipes."""
+    root = library()
+    return sorted(str(f.relative_to(root).with_suffix("")) for f in root.rglob("*.toml") if f.relative_to(root).parts[0] != "tuned")
+
+
+def find(name: str | Path) -> Path:
+    """File of a recipe: a library name ("hy3/decode_bf16") or a path to a .toml file."""
+    path = Path(name)
+    if path.suffix == ".toml":
+        if path.is_file():
+            return path
+        raise SpecError(f"there is no recipe file {path}")
+    file = library() / f"{name}.toml"
+    if not file.is_file():
+        raise SpecError(f"no recipe is called {str(name)!r}", allowed=list_recipes(), reason="a library name, or the path of a .toml file")
+    return file
+
+
+def load(name: str | Path) -> Recipe:
+    """Read a recipe and what it extends.
+
+    Raises:
+        SpecError: the file, the key, the value, what is allowed and why.
+    """
+    return _read(find(name), ())
+
+
+def _read(file: Path, seen: tuple[Path, ...]) -> Recipe:
+    if file.resolve() in seen:
+        raise SpecError("the recipe extends itself", key="extends", file=str(file), reason=" -> ".join(p.stem for p in (*seen, file)))
+    try:
+        data = tomllib.loads(file.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SpecError(f"not valid TOML: {error}", file=str(file)) from None
+    root = library()
+    name = str(file.relative_to(root).with_suffix("")) if file.is_relative_to(root) else file.stem
+    header = {k: data.pop(k) for k in HEADER if k in data}
+    for key, value in data.items():
+        if not isinstance(value, (dict, list)):
+            raise SpecError(f"{key} is no table", key=key, value=value, allowed=["summary", "extends", "[axes]", "[problem]", "[mainloop]", "one table per slot"], file=str(file))
+    parent = None
+    if "extends" in header:
+        wanted = header["extends"]
+        if not isinstance(wanted, str):
+            raise SpecError("extends names one recipe", key="extends", value=wanted, file=str(file))
+        base = file.parent / wanted
+        try:
+            parent = _read(base if base.suffix == ".toml" and base.is_file() else find(wanted), (*seen, file.resolve()))
+        except SpecError as error:
+            raise error.located(file=str(file), prefix=None if error.file else "extends")
+    tables = _merge(parent.tables if parent else {}, data)
+    axes = dict(parent.axes if parent else {}) | _axes(header.get("axes", {}), str(file))
+    fixed = {f"{t}.{k}" for t, table in data.items() if isinstance(table, dict) for k in table}
+    axes = {k: v for k, v in axes.items() if k not in fixed or k in header.get("axes", {})}
+    parents = (parent.name, *parent.parents) if parent else ()
+    return Recipe(name=name, file=str(file), summary=str(header.get("summary", "")), parents=parents, tables=tables, axes=axes)
+
+
+def _axes(table: Any, file: str) -> dict[str, tuple[Any, ...]]:
+    if not isinstance(table, dict):
+        raise SpecError("axes must be a table", key="axes", value=table, file=file)
+    for key, values in table.items():
+        if not isinstance(values, list) or not values:
+            raise SpecError(f"axis {key} needs a list of values", key=f"axes.{key}", value=values, allowed='"problem.page" = [64, 16]', file=file)
+        if "." not in key:
+            raise SpecError(f"axis {key!r} is no option", key=f"axes.{key}", allowed='a quoted dotted key, "SLOT.OPTION"', file=file)
+    return {k: tuple(v) for k, v in table.items()}
+
+
+def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """Child tables over the parent's, key by key; a slot that names another block starts afresh; arrays of tables are replaced."""
+    merged = copy.deepcopy(base)
+    for key, value in over.items():
+        same = isinstance(value, dict) and isinstance(merged.get(key), dict) and value.get("block") in (None, merged[key].get("block"))
+        merged[key] = {**merged[key], **value} if same else copy.deepcopy(value)
+    return merged

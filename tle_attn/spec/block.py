@@ -1,0 +1,110 @@
+"""Block: a frozen attrs spec plus its device text plus its semantic definition, and the library's registry."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any, ClassVar
+
+from attrs import fields, frozen
+
+from ..errors import SpecError
+from .problem import Problem
+from .resources import Resources
+from .types import Argument, Constant, Function
+
+_REGISTRY: dict[tuple[str, str], type[Block]] = {}
+
+
+@frozen(kw_only=True)
+class Block:
+    """Base of every block.
+
+    A subclass lives in its own module under ``components/<kind>/``.  That module holds the spec (the attrs class), the device text
+    (functions marked ``@jit``, written in the dialect) and, as ``reference``, the semantic definition in torch.  A register-layout
+    microkernel has its device text in ``<name>.<target>.py`` beside the module instead.
+
+    Class attributes:
+        KIND, NAME: where a recipe finds it: ``block = NAME`` in a table for KIND.
+        HOOKS: {chain: device function}: chains that this block's functions join, in recipe order.
+        ENTRIES: device functions of this block that are kernels.
+    """
+
+    KIND: ClassVar[str] = ""
+    NAME: ClassVar[str] = ""
+    HOOKS: ClassVar[dict[str, str]] = {}
+    ENTRIES: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.__dict__.get("NAME"):
+            _REGISTRY[cls.KIND, cls.NAME] = cls  # attrs makes a second class with slots: the later one wins
+
+    # ---- what a block says about itself; the defaults mean "nothing"
+    def check(self, problem: Problem) -> None:
+        """Raise SpecError where this block cannot serve `problem`."""
+
+    def constants(self, problem: Problem) -> dict[str, Constant]:
+        """Names that the device text uses for spec values."""
+        return {}
+
+    def arguments(self, problem: Problem) -> tuple[Argument, ...]:
+        """Kernel arguments that the device text may use."""
+        return ()
+
+    def provides(self, problem: Problem) -> tuple[Function, ...]:
+        """Device functions that other blocks may call, with typed ports."""
+        return ()
+
+    def requires(self, problem: Problem) -> tuple[Function, ...]:
+        """Device functions of other blocks that the text calls, with typed ports."""
+        return ()
+
+    def resources(self, problem: Problem) -> Resources:
+        return Resources()
+
+    # ---- source
+    @classmethod
+    def source_file(cls) -> Path:
+        return Path(inspect.getfile(cls))
+
+    @classmethod
+    def title(cls) -> str:
+        """First line of the module's docstring."""
+        return (inspect.getmodule(cls).__doc__ or cls.__doc__ or cls.NAME).strip().splitlines()[0]
+
+    @classmethod
+    def label(cls) -> str:
+        return f"{cls.KIND}/{cls.NAME}"
+
+    def options(self) -> dict[str, Any]:
+        """Its scalar options (not the blocks in its slots)."""
+        return {a.name: getattr(self, a.name) for a in fields(type(self)) if "slot" not in a.metadata}
+
+
+def load_library() -> None:
+    """Import every block of the library, so that recipes find them by name."""
+    import importlib
+    import pkgutil
+
+    import tle_attn.components as library
+
+    for module in pkgutil.walk_packages(library.__path__, library.__name__ + "."):
+        if module.name.count(".") == 3:  # not the microkernels, NAME.TARGET.py
+            importlib.import_module(module.name)
+
+
+def find_block(kind: str, name: str) -> type[Block]:
+    """The block class that a recipe calls `name` where a `kind` is wanted."""
+    load_library()
+    try:
+        return _REGISTRY[kind, name]
+    except KeyError:
+        allowed = sorted(n for k, n in _REGISTRY if k == kind)
+        raise SpecError(f"no {kind} block is called {name!r}", key="block", value=name, allowed=allowed, reason=f"blocks of the library under components/{kind}") from None
+
+
+def registered(kind: str | None = None) -> list[type[Block]]:
+    """Every block class of the library, by kind and name."""
+    load_library()
+    return [c for (k, _), c in sorted(_REGISTRY.items()) if kind in (None, k)]

@@ -1,0 +1,84 @@
+"""What a kernel computes, apart from how: element type, head geometry, pages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import Attribute, field, frozen
+
+from ..errors import SpecError
+from .types import DType
+
+PAGES = (16, 32, 64, 128)
+HEAD_DIMS = (64, 128, 256)
+MAX_COLUMNS = 64
+
+
+def one_of(allowed: tuple, reason: str) -> Any:
+    """attrs validator: membership, with a reason in the error."""
+
+    def check(instance: Any, attribute: Attribute, value: Any) -> None:
+        if value not in allowed or isinstance(value, bool) != isinstance(allowed[0], bool):
+            raise SpecError(f"{attribute.name} cannot be {value!r}", key=attribute.name, value=value, allowed=allowed, reason=reason)
+
+    return check
+
+
+def at_least(low: int, reason: str, high: int | None = None) -> Any:
+    """attrs validator: an integer in [low, high]."""
+
+    def check(instance: Any, attribute: Attribute, value: Any) -> None:
+        if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
+            allowed = f"an integer from {low}" + (f" to {high}" if high is not None else " up")
+            raise SpecError(f"{attribute.name} cannot be {value!r}", key=attribute.name, value=value, allowed=allowed, reason=reason)
+
+    return check
+
+
+def positive_finite(reason: str) -> Any:
+    """attrs validator: a finite number above 0."""
+
+    def check(instance: Any, attribute: Attribute, value: Any) -> None:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 < value < float("inf"):
+            raise SpecError(f"{attribute.name} cannot be {value!r}", key=attribute.name, value=value, allowed="a finite number above 0", reason=reason)
+
+    return check
+
+
+@frozen(kw_only=True)
+class Problem:
+    """Head geometry and storage of a paged attention problem.
+
+    Attributes:
+        dtype: element type of Q, K and V.
+        head_dim: elements of a head; K and V alike.
+        group: query heads per key/value head (GQA); 1 is multi-head attention.
+        query_tokens: query tokens per request in decode (1 + draft tokens of multi-token prediction).
+        page: tokens of a cache page.
+    """
+
+    dtype: DType = field(default=DType.BF16, validator=one_of((DType.BF16, DType.FP8), "wgmma operands of the attention cores"))
+    head_dim: int = field(default=128, validator=one_of(HEAD_DIMS, "a head row must be whole 128-byte swizzle blocks, and rows above 256 leave no room for a ring of K and V tiles"))
+    group: int = field(default=8, validator=at_least(1, "query heads per key/value head"))
+    query_tokens: int = field(default=1, validator=at_least(1, "query tokens per request; longer queries are prefill", 5))
+    page: int = field(default=64, validator=one_of(PAGES, "a key tile has 64 tokens: whole pages must fill it, or it must be half of a page of 128"))
+
+    def __attrs_post_init__(self) -> None:
+        if self.rows > MAX_COLUMNS:
+            raise SpecError(
+                f"{self.query_tokens} query tokens x {self.group} heads are {self.rows} query rows", key="group", value=self.group,
+                allowed=f"query_tokens * group <= {MAX_COLUMNS}", reason="all query rows of a key/value head are the N columns of one small-M wgmma",
+            )
+
+    @property
+    def rows(self) -> int:
+        """Query rows that share a key/value head."""
+        return self.query_tokens * self.group
+
+    @property
+    def columns(self) -> int:
+        """Query rows padded to a legal wgmma N that is a power of two (register tiles are powers of two)."""
+        n = 8
+        while n < self.rows:
+            n *= 2
+        return n
