@@ -194,9 +194,10 @@ def decode(args):
     v_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
     q_smem = alloc([COLUMNS, HEAD_DIM], DTYPE)
     p_smem = alloc([COLUMNS, TILE], DTYPE)
-    k_boxes = k_ring
-    v_boxes = v_ring
-    if TILE_PAGES > 1:
+    if TILE_PAGES == 1:
+        k_boxes = k_ring
+        v_boxes = v_ring
+    else:
         k_boxes = alias(k_ring, [STAGES * COPIES, BOX_ROWS, BOX_COLS])
         v_boxes = alias(v_ring, [STAGES * COPIES, BOX_ROWS, BOX_COLS])
     k_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES)

@@ -148,7 +148,10 @@ class Linker:
                     pending.append(free)
                 elif free not in self.values and free not in BUILTINS and free not in self.micro_names and free not in NAMES and free != "args":
                     raise LinkError(f"{text.file}:{text.line}: {name} uses {free}, which is no operation of the dialect, constant or function of the kernel's blocks")
-        return [name for name in self.functions if name in seen]
+        # chains are read before the mainloop that calls them, and kernels come last
+        last = self.kernel.blocks[-1][0]
+        rank = {name: (t.owner == last, name in self._entry_names()) for name, t in self.functions.items()}
+        return sorted((name for name in self.functions if name in seen), key=lambda name: rank[name])
 
     def _check_blocks_used(self) -> None:
         owners = {self.functions[n].owner for n in self.order}
@@ -191,7 +194,7 @@ class Linker:
                 owner = text.owner
                 lines += [f"# ---- {self._title(owner)}"]
             start = len(lines) + 1
-            lines += text.source.splitlines()
+            lines += src.wrap(text.source).splitlines()
             spans.append((start, len(lines), owner, text.file, text.line))
         return "\n".join(lines) + "\n", spans
 

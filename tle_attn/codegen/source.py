@@ -175,3 +175,45 @@ def flatten_arguments(text: Text, need: dict[str, list[str]]) -> Text:
             raise LinkError(f"{text.file}:{text.line + node.lineno - 1}: {text.name} passes args to {callee}, which is no device function of this kernel")
         edits.append((node.lineno, node.col_offset, node.end_lineno, node.end_col_offset, ", ".join(need[callee])))
     return text.edited(replace_spans(text.source, edits))
+
+
+WIDTH = 140
+
+
+def wrap(source: str) -> str:
+    """Break lines that flattened arguments made too long, at the commas of the outermost parentheses that end the line."""
+    out = []
+    for line in source.splitlines():
+        out += _broken(line) if len(line) > WIDTH and not line.lstrip().startswith(("#", '"""')) else [line]
+    return "\n".join(out)
+
+
+def _broken(line: str) -> list[str]:
+    indent = " " * (len(line) - len(line.lstrip()))
+    stack: list[int] = []
+    pairs: list[tuple[int, int]] = []
+    for i, char in enumerate(line):
+        if char in "([{":
+            stack.append(i)
+        elif char in ")]}" and stack:
+            pairs.append((stack.pop(), i))
+    outer = [(a, b) for a, b in pairs if b == len(line.rstrip(" :,")) - 1]
+    if not outer:
+        return [line]
+    start, end = max(outer, key=lambda p: p[1] - p[0])
+    items, depth, last = [], 0, start + 1
+    for i in range(start + 1, end):
+        depth += (line[i] in "([{") - (line[i] in ")]}")
+        if line[i] == "," and depth == 0:
+            items.append(line[last:i].strip())
+            last = i + 1
+    items.append(line[last:end].strip())
+    rows, row = [], ""
+    for item in filter(None, items):
+        if row and len(indent) + 4 + len(row) + len(item) + 3 > WIDTH:
+            rows.append(row + ",")
+            row = item
+        else:
+            row = f"{row}, {item}" if row else item
+    broken = [line[: start + 1], *(indent + "    " + r for r in [*rows, row + ","]), indent + line[end:]]
+    return [piece for part in broken for piece in (_broken(part) if len(part) > WIDTH and part != line else [part])]

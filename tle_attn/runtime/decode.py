@@ -1,0 +1,213 @@
+"""Decode plan: what is fixed before launches (geometry, grid, workspace); a run only launches."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, field
+
+from ..codegen import generate
+from ..errors import InputError, TleAttnError
+from ..spec import BoxDescriptor, Kernel
+from . import inputs
+from .executors import make_executor
+
+if TYPE_CHECKING:
+    import torch
+
+RECORD = 8
+
+
+@define(eq=False)
+class DecodePlan:
+    """A decode kernel ready to launch for one geometry.
+
+    Everything is allocated here; `run` only launches, so it can be captured in a CUDA graph and replayed with other lengths.
+    A plan is for one stream at a time: its workspace is shared by its launches.
+
+    Attributes:
+        kernel: the kernel spec.
+        batch, query_heads, kv_heads: geometry; rows of a batch that are not alive have length 0.
+        target: where it runs ("gluon", "tle", "cpu", "tle-emulated"); never chosen silently.
+        tasks: CTAs of the attention kernel.
+        slots: CTAs that are resident at once.
+        workspace_bytes: bytes that the plan holds.
+    """
+
+    kernel: Kernel
+    batch: int
+    query_heads: int
+    kv_heads: int
+    target: str
+    device: torch.device
+    executor: Any = field(repr=False)
+    slots: int = field(init=False)
+    tasks: int = field(init=False)
+    workspace: dict[str, torch.Tensor] = field(init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        import torch
+
+        schedule, problem = self.kernel.mainloop.schedule, self.kernel.problem
+        pairs = self.batch * self.kv_heads
+        self.slots = self.executor.resident_ctas(self.kernel.mainloop.ENTRIES[0])
+        if schedule.PLANNED:
+            per_head = max(self.slots // self.kv_heads, 1)
+            # the planner makes at most `per_head` tasks a head, or `per_head + batch` where the sequences alone exceed them
+            self.tasks = self.kv_heads * (per_head if self.batch < per_head else per_head + self.batch)
+            partials = self.tasks
+        else:
+            self.tasks = pairs * schedule.splits
+            partials = self.tasks if schedule.splits > 1 else 0
+        n, d = problem.columns, problem.head_dim
+        make = dict(device=self.device)
+        self.workspace = {
+            "partial_o": torch.empty(partials * n * d, dtype=torch.float32, **make),
+            "partial_ml": torch.empty(partials * 2 * n, dtype=torch.float32, **make),
+            "counters": torch.zeros(max(pairs, 1) * 2, dtype=torch.int32, **make),
+        }
+        if schedule.PLANNED:
+            self.workspace["tasks"] = torch.zeros(max(self.tasks, 1) * RECORD, dtype=torch.int32, **make)
+
+    @property
+    def workspace_bytes(self) -> int:
+        return sum(t.numel() * t.element_size() for t in self.workspace.values())
+
+    @property
+    def entries(self) -> dict[str, Any]:
+        return {e.name: e for e in generate(self.kernel, "cpu").entries}
+
+    def reset(self) -> None:
+        """Zero the counters, after a launch that was aborted; a launch that ends leaves them at zero."""
+        self.workspace["counters"].zero_()
+
+    def schedule(self, kv_lens: torch.Tensor, *, new_kv_included: bool = True) -> None:
+        """Launch the planner for these lengths; one call serves all layers of a step.  Nothing is read on the host."""
+        inputs.want(kv_lens, "kv_lens", inputs.DType.I32, (self.batch,), self.device, "batch")
+        if not self.kernel.mainloop.schedule.PLANNED:
+            raise TleAttnError(f"{self.kernel.name} uses {self.kernel.mainloop.schedule.label()}, which plans nothing")
+        if self.batch:
+            self._launch("plan_tasks", (self.tasks,), {"kv_lens": kv_lens, "new_tokens": self._new_tokens(new_kv_included)})
+
+    def run(
+        self,
+        q: torch.Tensor,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        block_ids: torch.Tensor,
+        kv_lens: torch.Tensor,
+        *,
+        out: torch.Tensor | None = None,
+        lse: torch.Tensor | None = None,
+        new_kv_included: bool = True,
+        softmax_scale: float | None = None,
+        scheduled: bool = False,
+        debug: bool = False,
+        **extra: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Attention of the new query tokens over the paged cache.
+
+        Args:
+            q: [batch * query tokens, query heads, head_dim].
+            k_cache, v_cache: [pages, page, kv heads, head_dim] views; NHD, HND or a slice of a larger cache by strides.
+            block_ids: int32 [batch, width]; entries past a sequence's last page are not read.
+            kv_lens: int32 [batch] tokens in the cache; 0 (or fewer than the query's position needs) gives a zero row.
+            out: written in place if given, else allocated.
+            lse: likewise, float32 [batch * query tokens, query heads]; only for kernels whose epilogue names a base.
+            new_kv_included: kv_lens counts this step's tokens already.
+            softmax_scale: 1 / sqrt(head_dim) if not given.
+            scheduled: `schedule` was called for these lengths already.
+            debug: read lengths and page ids on the host first and refuse what is out of range.
+            extra: tensors or numbers for arguments that blocks of a variant bring, by name.
+
+        Returns:
+            (out, lse or None).
+
+        Raises:
+            InputTypeError, InputError: the tensor and the rule it breaks; nothing was launched.
+        """
+        import torch
+
+        problem, epilogue = self.kernel.problem, self.kernel.mainloop.epilogue
+        rows = self.batch * problem.query_tokens
+        inputs.check_queries(q, problem, self.batch, self.query_heads, self.device)
+        for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+            inputs.check_cache(cache, name, problem, self.kv_heads, self.device)
+        inputs.check_table(block_ids, kv_lens, self.batch, self.device)
+        shape = (rows, self.query_heads, problem.head_dim)
+        if out is None:
+            out = torch.empty(shape, dtype=inputs.torch_dtype(epilogue.dtype), device=self.device)
+        inputs.check_output(out, "out", epilogue.dtype, shape, self.device, "batch * query_tokens, query_heads, head_dim")
+        if epilogue.lse == "none":
+            if lse is not None:
+                raise InputError('lse: this kernel writes none; set epilogue.lse to "e" or "2" in the recipe')
+        else:
+            if lse is None:
+                lse = torch.empty(shape[:2], dtype=torch.float32, device=self.device)
+            inputs.check_output(lse, "lse", inputs.DType.F32, shape[:2], self.device, "batch * query_tokens, query_heads")
+            if not lse.is_contiguous():
+                raise InputError("lse: must be contiguous")
+        scale = 1.0 / math.sqrt(problem.head_dim) if softmax_scale is None else softmax_scale
+        if not math.isfinite(scale):
+            raise InputError(f"softmax_scale: {scale} is not finite")
+        if debug:
+            inputs.check_values(block_ids, kv_lens, self._new_tokens(new_kv_included), problem.page, min(k_cache.shape[0], v_cache.shape[0]))
+        if not self.batch:
+            return out, lse
+        values: dict[str, Any] = {
+            "q": q, "q_token_stride": q.stride(0), "q_head_stride": q.stride(1), "block_ids": block_ids, "block_ids_stride": block_ids.stride(0),
+            "kv_lens": kv_lens, "new_tokens": self._new_tokens(new_kv_included), "out": out, "out_token_stride": out.stride(0), "out_head_stride": out.stride(1),
+            "lse": lse, "scale_log2": scale * math.log2(math.e), "k_desc": k_cache, "v_desc": v_cache, **extra,
+        }  # fmt: skip
+        self._check_extra(extra)
+        if self.kernel.mainloop.schedule.PLANNED:
+            if not scheduled:
+                self.schedule(kv_lens, new_kv_included=new_kv_included)
+            grid: tuple[int, ...] = (self.tasks,)
+        else:
+            grid = (self.kernel.mainloop.schedule.splits, self.batch * self.kv_heads)
+        self._launch(self.kernel.mainloop.ENTRIES[0], grid, values)
+        return out, lse
+
+    def _new_tokens(self, new_kv_included: bool) -> int:
+        return 0 if new_kv_included else self.kernel.problem.query_tokens
+
+    def _check_extra(self, extra: dict[str, Any]) -> None:
+        names = {a.name for e in self.entries.values() for a in e.arguments}
+        for name in extra:
+            if name not in names:
+                raise InputError(f"{name}: {self.kernel.name} has no such argument")
+
+    def _launch(self, entry: str, grid: tuple[int, ...], values: dict[str, Any]) -> None:
+        values = {**self.workspace, "batch": self.batch, "kv_heads": self.kv_heads, "slots": self.slots, **values}
+        arguments = self.entries[entry].arguments
+        ordered = []
+        for a in arguments:
+            if a.name not in values:
+                raise InputError(f"{a.name}: this kernel needs it ({a.doc}); pass {a.name}= to run")
+            value = values[a.name]
+            if isinstance(a.type, BoxDescriptor):
+                # (page, head, token, dim): NHD and HND differ in strides alone
+                shape, strides = [value.shape[i] for i in (0, 2, 1, 3)], [value.stride(i) for i in (0, 2, 1, 3)]
+                value = self.executor.descriptor(a.type, value, shape, strides)
+            ordered.append(value)
+        self.executor.launch(entry, grid, arguments, ordered)
+
+
+def plan_decode(
+    kernel: Kernel, *, batch: int, query_heads: int, kv_heads: int, device: Any, target: str, seed: int = 0
+) -> DecodePlan:
+    """See `tle_attn.plan`."""
+    import torch
+
+    for name, value, low in (("batch", batch, 0), ("query_heads", query_heads, 1), ("kv_heads", kv_heads, 1)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < low:
+            raise InputError(f"{name}: {value!r} where an integer from {low} up is wanted")
+    if query_heads != kv_heads * kernel.problem.group:
+        raise InputError(f"query_heads: {query_heads} for {kv_heads} kv heads, but {kernel.name} is for {kernel.problem.group} query heads per kv head")
+    device = torch.device(device)
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device() if torch.cuda.is_available() else 0)
+    executor = make_executor(kernel, target, device, seed)
+    return DecodePlan(kernel=kernel, batch=batch, query_heads=query_heads, kv_heads=kv_heads, target=target, device=device, executor=executor)

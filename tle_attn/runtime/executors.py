@@ -1,0 +1,189 @@
+"""Executors: how the kernels of a generated module run on a target."""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import shutil
+import sys
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ..checks.resources import register_cap
+from ..codegen import Generated, generate
+from ..errors import TargetUnavailable
+from ..spec import Argument, BoxDescriptor, Kernel
+
+#: targets that `plan` accepts; "tle-emulated" runs the generated TLE module through an emulated triton.language
+TARGETS = ("gluon", "tle", "cpu", "tle-emulated")
+
+
+@lru_cache
+def _folder() -> Path:
+    """Generated modules of this process that no compile cache keeps."""
+    folder = Path(tempfile.mkdtemp(prefix="tle_attn_"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def module_file(generated: Generated) -> Path:
+    """The generated module as a file (tracebacks and emulation reports quote its lines)."""
+    file = _folder() / f"{generated.module_name}.py"
+    if not file.exists():
+        file.write_text(generated.text)
+    return file
+
+
+@lru_cache(maxsize=64)
+def import_generated(file: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"tle_attn_generated.{file.stem}", file)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def build_signature(arguments: tuple[Argument, ...]) -> dict[str, Any]:
+    """Types of a kernel's arguments as `build.compile_module` wants them."""
+    from ..build import Descriptor
+
+    names = {"f32": "fp32", "fp8": "fp8e4nv", "f16": "fp16"}
+    signature: dict[str, Any] = {}
+    for a in arguments:
+        if isinstance(a.type, BoxDescriptor):
+            signature[a.name] = Descriptor(a.type.dtype.value, a.type.block_shape)
+        else:
+            star, base = ("*", a.type[1:]) if a.type.startswith("*") else ("", a.type)
+            signature[a.name] = star + names.get(base, base) + (":16" if a.divisible == 16 else "")
+    return signature
+
+
+def compile_kernel(kernel: Kernel, entry: str) -> Any:
+    """The kernel compiled for sm_90a by stock Triton; needs no GPU."""
+    from ..build import compile_module
+
+    generated = generate(kernel, "gluon")
+    cap = register_cap(kernel.resources) if entry in kernel.mainloop.ENTRIES else None
+    return compile_module(generated.text, entry, build_signature(generated.entry(entry).arguments), num_warps=4, maxnreg=cap)
+
+
+class GluonExecutor:
+    """Stock Triton on a Hopper GPU; what was compiled for inspection is what runs."""
+
+    emulated = False
+
+    def __init__(self, kernel: Kernel, device: Any):
+        import torch
+
+        from ..build import has_hopper
+
+        if device.type != "cuda":
+            raise TargetUnavailable(f"target gluon runs on a CUDA device, not on {device}; target cpu emulates the kernel anywhere")
+        if not has_hopper():
+            raise TargetUnavailable("target gluon needs an NVIDIA Hopper GPU (compute capability 9.0), and there is none here; target cpu emulates the kernel anywhere")
+        self.device = device
+        self.compiled = {e.name: compile_kernel(kernel, e.name) for e in generate(kernel, "gluon").entries}
+        with torch.cuda.device(device):
+            for compiled in self.compiled.values():
+                compiled.load()
+
+    def resident_ctas(self, entry: str) -> int:
+        """CTAs of the device that run at once, from what the compiler used."""
+        import torch
+
+        from ..spec.resources import REGISTERS_PER_SM, SHARED_BYTES_PER_SM, SHARED_BYTES_RESERVED
+
+        compiled = self.compiled[entry]
+        threads = compiled.num_warps * 32
+        by_shared = SHARED_BYTES_PER_SM // (compiled.shared_bytes + SHARED_BYTES_RESERVED)
+        by_registers = REGISTERS_PER_SM // (-(-compiled.facts.registers // 8) * 8 * threads)
+        return min(by_shared, by_registers, 2048 // threads) * torch.cuda.get_device_properties(self.device).multi_processor_count
+
+    def descriptor(self, box: BoxDescriptor, tensor: Any, shape: list[int], strides: list[int]) -> Any:
+        from ..build import descriptor
+
+        return descriptor(tensor, shape, strides, box.block_shape, box.dtype.value)
+
+    def launch(self, entry: str, grid: tuple[int, ...], arguments: tuple[Argument, ...], values: list[Any]) -> None:
+        self.compiled[entry].launch(grid, values)
+
+
+class EmulatedExecutor:
+    """The CPU emulation, of the cpu module or (`tle`) of the TLE module through an emulated triton.language."""
+
+    emulated = True
+    #: multiprocessors that the emulation pretends to have: few, so that small problems are split and merged
+    SMS = 4
+
+    def __init__(self, kernel: Kernel, tle: bool, seed: int = 0):
+        generated = generate(kernel, "tle" if tle else "cpu")
+        self.file = module_file(generated)
+        self.seed = seed
+        self.ctas_per_sm = kernel.resources.ctas_per_sm
+        if tle:
+            from ..emu.tle_target import load_tle_module
+
+            self.module = load_tle_module(self.file)
+        else:
+            self.module = import_generated(self.file)
+
+    def resident_ctas(self, entry: str) -> int:
+        return self.SMS * self.ctas_per_sm
+
+    def descriptor(self, box: BoxDescriptor, tensor: Any, shape: list[int], strides: list[int]) -> Any:
+        from .. import emu
+
+        return emu.TensorDescriptor(tensor, shape, strides, list(box.block_shape))
+
+    def launch(self, entry: str, grid: tuple[int, ...], arguments: tuple[Argument, ...], values: list[Any]) -> Any:
+        from .. import emu
+
+        args = {a.name: (a.type if isinstance(a.type, str) else "descriptor", v) for a, v in zip(arguments, values)}
+        workspace = {a.name for a in arguments if a.name.startswith("partial_")}
+        resident = self.resident_ctas(entry) if "tasks" in args and entry != "plan_tasks" else None
+        return emu.launch(getattr(self.module, entry), grid, args, seed=self.seed, resident=resident, workspace=workspace)
+
+
+class TleExecutor:
+    """FlagTree on a Hopper GPU.  Never run by this project's authors: FlagTree was not available to them."""
+
+    emulated = False
+
+    def __init__(self, kernel: Kernel, device: Any):
+        from ..dialect.flagtree import require_flagtree
+
+        require_flagtree()
+        self.module = import_generated(module_file(generate(kernel, "tle")))
+        self.ctas_per_sm = kernel.resources.ctas_per_sm
+        self.cap = register_cap(kernel.resources)
+        self.device = device
+
+    def resident_ctas(self, entry: str) -> int:
+        import torch
+
+        return self.ctas_per_sm * torch.cuda.get_device_properties(self.device).multi_processor_count
+
+    def descriptor(self, box: BoxDescriptor, tensor: Any, shape: list[int], strides: list[int]) -> Any:
+        from triton.tools.tensor_descriptor import TensorDescriptor
+
+        return TensorDescriptor(tensor, shape, strides, list(box.block_shape))
+
+    def launch(self, entry: str, grid: tuple[int, ...], arguments: tuple[Argument, ...], values: list[Any]) -> None:
+        options = {} if entry == "plan_tasks" else {"maxnreg": self.cap}
+        getattr(self.module, entry)[grid](*values, num_warps=4, **options)
+
+
+def make_executor(kernel: Kernel, target: str, device: Any, seed: int = 0) -> Any:
+    """The executor of a target, or TargetUnavailable in one line; nothing falls back."""
+    if target == "gluon":
+        return GluonExecutor(kernel, device)
+    if target == "tle":
+        return TleExecutor(kernel, device)
+    if target in ("cpu", "tle-emulated"):
+        if device.type != "cpu":
+            raise TargetUnavailable(f"target {target} runs on the CPU, not on {device}")
+        return EmulatedExecutor(kernel, target == "tle-emulated", seed)
+    raise TargetUnavailable(f"no target is called {target!r}; there are {', '.join(TARGETS)}")
