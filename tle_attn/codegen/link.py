@@ -265,4 +265,9 @@ def generate(kernel: Kernel, target: str) -> Generated:
     return _linker(kernel).generate(target)
 
 
-__all__ = ["MARK", "Entry", "Generated", "generate"]
+def entries_of(kernel: Kernel) -> tuple[Entry, ...]:
+    """The kernels of `kernel`'s module and their arguments; the same for every target."""
+    return _linker(kernel).entries
+
+
+__all__ = ["MARK", "Entry", "Generated", "entries_of", "generate"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
-from ..codegen import generate
+from ..codegen import Entry, entries_of
 from ..errors import InputError, TleAttnError
 from ..spec import BoxDescriptor, Kernel
 from . import inputs
@@ -45,12 +45,14 @@ class DecodePlan:
     slots: int = field(init=False)
     tasks: int = field(init=False)
     workspace: dict[str, torch.Tensor] = field(init=False, repr=False)
+    entries: dict[str, Entry] = field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         import torch
 
         schedule, problem = self.kernel.mainloop.schedule, self.kernel.problem
         pairs = self.batch * self.kv_heads
+        self.entries = {e.name: e for e in entries_of(self.kernel)}
         self.slots = self.executor.resident_ctas(self.kernel.mainloop.ENTRIES[0])
         if schedule.PLANNED:
             per_head = max(self.slots // self.kv_heads, 1)
@@ -73,10 +75,6 @@ class DecodePlan:
     @property
     def workspace_bytes(self) -> int:
         return sum(t.numel() * t.element_size() for t in self.workspace.values())
-
-    @property
-    def entries(self) -> dict[str, Any]:
-        return {e.name: e for e in generate(self.kernel, "cpu").entries}
 
     def reset(self) -> None:
         """Zero the counters, after a launch that was aborted; a launch that ends leaves them at zero."""

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from ..checks.resources import register_cap
-from ..codegen import Generated, generate
+from ..codegen import Generated, entries_of, generate
 from ..errors import TargetUnavailable
 from ..spec import Argument, BoxDescriptor, Kernel
 
@@ -85,7 +85,7 @@ class GluonExecutor:
         if not has_hopper():
             raise TargetUnavailable("target gluon needs an NVIDIA Hopper GPU (compute capability 9.0), and there is none here; target cpu emulates the kernel anywhere")
         self.device = device
-        self.compiled = {e.name: compile_kernel(kernel, e.name) for e in generate(kernel, "gluon").entries}
+        self.compiled = {e.name: compile_kernel(kernel, e.name) for e in entries_of(kernel)}
         with torch.cuda.device(device):
             for compiled in self.compiled.values():
                 compiled.load()

@@ -1,0 +1,168 @@
+"""Compile one kernel of a generated Gluon module for sm_90a, with or without a GPU in the machine."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from attrs import define, field
+
+from tle_attn.build import cache
+from tle_attn.build.facts import Facts, measure
+from tle_attn.build.failure import BuildError, captured_output, explain
+from tle_attn.build.signature import Descriptor, check_signature, describe_signature, triton_signature
+from tle_attn.build.toolchain import tools, triton_version
+
+
+@define(eq=False)
+class CompiledKernel:
+    """A kernel compiled for sm_90a.
+
+    Attributes:
+        name: the entry's name.
+        path: the module's file, named by a digest of its text.
+        signature: types of the arguments that a launch passes.
+        constants: values of compile-time arguments.
+    """
+
+    name: str
+    path: Path
+    signature: Mapping[str, str | Descriptor]
+    constants: Mapping[str, Any]
+    _arguments: Sequence[str]
+    _kernel: Any
+    _entry: cache.Entry
+    _loaded: bool = field(default=False, init=False)
+
+    @property
+    def num_warps(self) -> int:
+        """Warps of a CTA, those of all roles and the padding to whole warpgroups together."""
+        return self._kernel.metadata.num_warps
+
+    @property
+    def cluster(self) -> int:
+        """CTAs of a cluster; the launch grid's first dimension counts clusters."""
+        return self._kernel.metadata.num_ctas
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a CTA."""
+        return self._kernel.metadata.shared
+
+    @property
+    def asm(self) -> Mapping[str, Any]:
+        """The compiler's intermediate texts (``ttgir``, ``llir``, ``ptx``) and the machine code (``cubin``)."""
+        return self._kernel.asm
+
+    @functools.cached_property
+    def facts(self) -> Facts:
+        """Registers, spills, shared memory and instruction counts."""
+        stored = self._entry.read_facts()
+        if stored is None:
+            stored = measure(self.asm["cubin"], self.asm["ptx"], self.shared_bytes, tools())
+            self._entry.write_facts(stored)
+        return stored
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """ptxas remarks about performance."""
+        return self.facts.warnings
+
+    def load(self) -> None:
+        """Put the machine code on the current CUDA device. Capturing a CUDA graph needs this done before."""
+        if not self._loaded:
+            with cache.launchers():
+                self._kernel._init_handles()
+            self._loaded = True
+
+    def launch(self, grid: Sequence[int], args: Sequence[Any], stream: int | None = None) -> None:
+        """Launch on the current CUDA device.
+
+        Args:
+            grid: up to three counts of CTAs; the first one counts clusters in a cluster kernel.
+            args: values in the order of ``signature``: tensors for pointers, numbers, and :func:`tle_attn.build.descriptor` results.
+            stream: CUDA stream handle; the current stream of PyTorch when None.
+        """
+        if len(args) != len(self.signature):
+            raise BuildError(f"{self.name} takes {len(self.signature)} arguments ({', '.join(self.signature)}), not {len(args)}")
+        self.load()
+        values = iter(args)
+        self._kernel[(*grid, 1, 1)[:3]](*(self.constants[a] if a in self.constants else next(values) for a in self._arguments), stream=stream)
+
+
+def _import_module(path: Path) -> tuple[ModuleType, Any]:
+    """The module at `path`, and the compile hook that it installs or needs (None without one)."""
+    from triton import knobs
+
+    name = f"tle_attn_generated.{path.stem}"
+    with knobs.runtime.scope():
+        if name not in sys.modules:
+            spec = importlib.util.spec_from_file_location(name, path)
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[name] = module
+            try:
+                spec.loader.exec_module(module)
+            except BaseException:
+                del sys.modules[name]
+                raise
+            module.__tle_attn_compile_hook__ = knobs.runtime.add_stages_inspection_hook
+    return sys.modules[name], sys.modules[name].__tle_attn_compile_hook__
+
+
+def compile_module(path_or_text: str | Path, entry: str, signature: Mapping[str, str | Descriptor], *, num_warps: int, maxnreg: int | None = None,
+                   launch_pdl: bool = False, constants: Mapping[str, Any] | None = None) -> CompiledKernel:
+    """Compile a kernel of a generated Gluon module.
+
+    Args:
+        path_or_text: the module's file (a ``Path``, or a ``str`` that names one), or its text.
+        entry: name of the kernel.
+        signature: argument -> ``*bf16`` and other pointers (16-byte aligned), ``i32``, ``i64``, ``fp32``, or a :class:`Descriptor`.
+        num_warps: warps of the kernel itself: of role 0 in a warp-specialised kernel.
+        maxnreg: bound on registers per thread.
+        launch_pdl: launch with programmatic stream serialisation (``grid_wait`` and ``grid_launch_dependents`` in the text).
+        constants: values of compile-time arguments.
+
+    Raises:
+        CompileError: the compiler refuses the text.
+        BuildError: the signature does not fit the kernel, or Triton is too old.
+    """
+    constants = dict(constants or {})
+    is_path = isinstance(path_or_text, Path) or "\n" not in path_or_text
+    text = Path(path_or_text).read_text() if is_path else path_or_text
+    options = {"num_warps": num_warps, "maxnreg": maxnreg, "launch_pdl": launch_pdl, "enable_fp_fusion": True}
+    key = cache.digest(text, entry, describe_signature(signature), repr(sorted(constants.items())), repr(sorted(options.items())), triton_version(), "sm_90a")
+    with cache.entry(key) as place:
+        path = place.module_file(text)
+        return _compile(path, entry, signature, constants, {k: v for k, v in options.items() if v is not None}, place)
+
+
+def _compile(path: Path, entry: str, signature: Mapping[str, str | Descriptor], constants: dict[str, Any], options: dict[str, Any], place: cache.Entry) -> CompiledKernel:
+    import triton
+    from triton import knobs
+    from triton.backends.compiler import GPUTarget
+    from triton.experimental.gluon._runtime import GluonASTSource
+
+    module, hook = _import_module(path)
+    function = getattr(module, entry, None)
+    if function is None:
+        raise BuildError(f"{path} has no kernel {entry}")
+    check_signature(function.arg_names, signature, constants, entry)
+    types, attributes = triton_signature(function.arg_names, signature)
+    source = GluonASTSource(fn=function, signature=types, constexprs=constants, attrs=attributes)
+    with place.triton_cache(), knobs.runtime.scope(), captured_output() as printed:
+        knobs.runtime.add_stages_inspection_hook = hook
+        try:
+            kernel = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+            failure = None
+        except Exception as error:
+            failure = error
+    if failure is not None:
+        raise explain(failure, entry, path, printed.text, place.log_folder) from failure
+    if printed.text:
+        sys.stderr.write(printed.text)
+    return CompiledKernel(entry, path, dict(signature), constants, function.arg_names, kernel, place)

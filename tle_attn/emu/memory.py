@@ -1,0 +1,350 @@
+"""Global memory: torch tensors accessed in place, with bounds, order between roles, and unwritten workspace.
+
+Order is tracked per element, and only for storages that the kernel writes: until the first write the reads are just listed.  A storage
+is tracked in units of the smallest element type that the launch sees it through.
+"""
+
+import ctypes
+from collections import deque
+
+import numpy as np
+
+from tle_attn.emu.clocks import Access, Clock
+from tle_attn.emu.dtypes import BY_NAME, DType, decode, encode
+from tle_attn.emu.errors import EmulationError, OutOfBounds, Race, Unwritten
+from tle_attn.emu.integers import Int32, Int64
+from tle_attn.emu.machine import running
+from tle_attn.emu.source import Place, at, where
+from tle_attn.emu.tiles import Tile
+
+TORCH_TYPES = {"bf16": ("bfloat16",), "f16": ("float16",), "f32": ("float32",), "fp8": ("float8_e4m3fn", "uint8"), "i32": ("int32",), "i64": ("int64",), "u8": ("uint8", "bool")}
+READS_REMEMBERED = 1 << 16  # reads listed before the first write of a storage
+_UNDEFINED = -0x5A5A5A5B  # what a masked-off integer element holds when `other` is not given
+
+
+class Storage:
+    """The memory of one torch storage, as this launch sees it."""
+
+    def __init__(self, nbytes: int):
+        self.nbytes = nbytes
+        self.unit = 8
+        self.accesses: list[Access | None] = [None]  # by number; 0 = nothing in this launch
+        self.writes: np.ndarray | None = None  # per unit: number of the last write
+        self.reads: np.ndarray | None = None  # per unit: number of the set of reads since
+        self.read_sets: list[frozenset[int]] = [frozenset()]
+        self.read_set_numbers: dict[frozenset[int], int] = {frozenset(): 0}
+        self.early_reads: deque = deque(maxlen=READS_REMEMBERED)
+        self.words: dict = {}  # unit -> the word's state as an atomic
+
+    def track(self) -> None:
+        """From now on every unit has a last write and the reads since."""
+        if self.writes is not None:
+            return
+        count = -(-self.nbytes // self.unit)
+        self.writes, self.reads = np.zeros(count, np.int32), np.zeros(count, np.int32)
+        for access, units in self.early_reads:
+            self._note_read(access, units() if callable(units) else units, {})
+        self.early_reads.clear()
+
+    def number(self, access: Access) -> int:
+        self.accesses.append(access)
+        return len(self.accesses) - 1
+
+    # ---------------------------------------------------------------- checks
+    def read(self, tensor: "GlobalTensor", units, clock: Clock, access: Access) -> None:
+        """`access` reads `units` (an int or an array)."""
+        if self.writes is None:
+            self.early_reads.append((access, units))
+            return
+        units = units() if callable(units) else units
+        self.check_written(tensor, units, clock, access)
+        self._note_read(access, units, clock)
+
+    def check_written(self, tensor: "GlobalTensor", units, clock: Clock, access: Access) -> None:
+        """The reader `access` must come after the last writes of `units`."""
+        if self.writes is None:
+            return
+        for write in _distinct(self.writes[units]):
+            if write:
+                self._ordered(tensor, self.accesses[write], clock, access)
+            elif tensor.workspace:
+                raise Unwritten(f"{access} reads {tensor.name}{self._first(tensor, units, write)}, a workspace element that nothing has written, at {access.line}")
+
+    def write(self, tensor: "GlobalTensor", units, clock: Clock, access: Access) -> None:
+        """`access` writes `units`."""
+        self.track()
+        for write in _distinct(self.writes[units]):
+            if write:
+                self._ordered(tensor, self.accesses[write], clock, access)
+        for number in _distinct(self.reads[units]):
+            for read in self.read_sets[number]:
+                read = self.accesses[read]
+                if not read.known_to(clock):
+                    raise Race(f"{access} overwrites {tensor.name} while nothing orders it after {read}\n  write at {access.line}\n  read  at {read.line}")
+        self.reads[units] = 0
+        self.writes[units] = self.number(access)
+
+    def _ordered(self, tensor: "GlobalTensor", earlier: Access, clock: Clock, access: Access) -> None:
+        if earlier.atomic and access.atomic or earlier.known_to(clock):
+            return
+        kind = "reads" if "load" in access.verb else "overwrites"
+        raise Race(f"{access} {kind} {tensor.name} without any order after {earlier}: no release and acquire lies between\n  access at {access.line}\n  earlier write at {earlier.line}")
+
+    def _note_read(self, access: Access, units, clock: Clock) -> None:
+        number = self.number(access)
+        previous = self.reads[units]
+        distinct = _distinct(previous)
+        merged = [self._with_read(old, number, clock) for old in distinct]
+        self.reads[units] = merged[0] if len(merged) == 1 else np.asarray(merged, np.int32)[np.searchsorted(distinct, previous)]
+
+    def _with_read(self, old: int, number: int, clock: Clock) -> int:
+        """The set `old` plus one read; reads that the new one comes after need not be kept."""
+        component = self.accesses[number].component
+        kept = (read for read in self.read_sets[old] if self.accesses[read].component != component and not self.accesses[read].known_to(clock))
+        reads = frozenset((*kept, number))
+        if reads not in self.read_set_numbers:
+            self.read_set_numbers[reads] = len(self.read_sets)
+            self.read_sets.append(reads)
+        return self.read_set_numbers[reads]
+
+    def _first(self, tensor: "GlobalTensor", units, write: int) -> str:
+        """The first element among `units` with that last write, as an index into the tensor."""
+        units = np.atleast_1d(units)
+        unit = units[self.writes[units] == write].min()
+        return f"[{(unit - tensor.first_unit) // tensor.units_per_element}]"
+
+    def plain_write_to_words(self, units, clock: Clock) -> None:
+        """A plain store ends what acquiring reads of the word could learn from earlier releases."""
+        for unit, word in self.words.items():
+            if np.any(units == unit):
+                word.changed()
+                word.clock.clear()
+
+
+def _distinct(numbers) -> list[int]:
+    """The different values in an array (nearly always one) or a scalar."""
+    if numbers.ndim == 0:
+        return [int(numbers)]
+    if not numbers.size:
+        return []
+    first = numbers.flat[0]
+    return [int(first)] if (numbers == first).all() else np.unique(numbers).tolist()
+
+
+class GlobalTensor:
+    """A torch tensor as flat memory from its data_ptr to its last element."""
+
+    def __init__(self, tensor, dtype: DType, name: str, storage: Storage):
+        self.owner = tensor  # keeps the memory alive
+        self.name, self.dtype, self.storage = name, dtype, storage
+        self.workspace = False
+        strides = zip(tensor.shape, tensor.stride(), strict=True)
+        self.size = 0 if tensor.numel() == 0 else 1 + sum((length - 1) * stride for length, stride in strides)
+        memory = (ctypes.c_uint8 * (self.size * dtype.nbytes)).from_address(tensor.data_ptr()) if self.size else b""
+        self.flat = np.frombuffer(memory, dtype.np)
+        self.byte_offset = tensor.storage_offset() * tensor.element_size()
+        storage.unit = min(storage.unit, dtype.nbytes)
+
+    @property
+    def units_per_element(self) -> int:
+        return self.dtype.nbytes // self.storage.unit
+
+    @property
+    def first_unit(self) -> int:
+        return self.byte_offset // self.storage.unit
+
+    def units(self, offsets):
+        """Tracking units of elements (an int or an array of offsets)."""
+        n = self.units_per_element
+        if n == 1:
+            return offsets + self.first_unit
+        return np.asarray(offsets)[..., None] * n + np.arange(self.first_unit, self.first_unit + n)
+
+
+def check_tensor(tensor, dtype_name: str, what: str) -> None:
+    """A CPU tensor of the right type."""
+    kind = str(getattr(tensor, "dtype", type(tensor).__name__)).removeprefix("torch.")
+    if kind not in TORCH_TYPES[dtype_name]:
+        raise EmulationError(f"{what}: a tensor of {kind} where {dtype_name} ({' or '.join(TORCH_TYPES[dtype_name])}) is expected")
+    if tensor.device.type != "cpu":
+        raise EmulationError(f"{what}: a tensor on {tensor.device}; the emulation works on CPU tensors")
+
+
+class Storages:
+    """The storages of a launch, so that two arguments on the same memory are tracked together."""
+
+    def __init__(self):
+        self.by_address: dict[int, Storage] = {}
+
+    def tensor(self, tensor, dtype_name: str, name: str) -> GlobalTensor:
+        check_tensor(tensor, dtype_name, f"argument {name}")
+        memory = tensor.untyped_storage()
+        storage = self.by_address.setdefault(memory.data_ptr(), Storage(memory.nbytes()))
+        return GlobalTensor(tensor, BY_NAME[dtype_name], name, storage)
+
+
+# ---------------------------------------------------------------- pointers
+class Pointer:
+    """A pointer argument plus an element offset (64-bit, as addresses are)."""
+
+    __slots__ = ("tensor", "offset")
+
+    def __init__(self, tensor: GlobalTensor, offset: int = 0):
+        self.tensor, self.offset = tensor, offset
+
+    def __add__(self, other: "Tile | int") -> "Pointer | PointerTile":
+        if isinstance(other, Tile):
+            return PointerTile(self.tensor, _integers(other) + self.offset)
+        if not isinstance(other, int):
+            raise EmulationError(f"pointer {self.tensor.name} plus {type(other).__name__} at {at(where())}")
+        return Pointer(self.tensor, self.offset + int(other))
+
+    __radd__ = __add__
+
+
+class PointerTile:
+    """A tile of pointers into one tensor."""
+
+    __slots__ = ("tensor", "offsets")
+
+    def __init__(self, tensor: GlobalTensor, offsets: np.ndarray):
+        self.tensor, self.offsets = tensor, offsets
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.offsets.shape
+
+    def __add__(self, other: "Tile | int") -> "PointerTile":
+        return PointerTile(self.tensor, self.offsets + (_integers(other) if isinstance(other, Tile) else int(other)))
+
+    __radd__ = __add__
+
+    def __getitem__(self, index: object) -> "PointerTile":
+        return PointerTile(self.tensor, self.offsets[index])
+
+
+def _integers(tile: Tile) -> np.ndarray:
+    if tile.dtype.is_float:
+        raise EmulationError(f"a pointer plus a {tile.dtype} tile at {at(where())}")
+    return tile.values.astype(np.int64)
+
+
+def _check_bounds(tensor: GlobalTensor, offsets: np.ndarray, place: Place) -> None:
+    if offsets.size:
+        low, high = offsets.min(), offsets.max()
+        if low < 0 or high >= tensor.size:
+            raise OutOfBounds(f"{tensor.name}: element {low if low < 0 else high} of {tensor.size} at {at(place)}")
+
+
+def _condition(mask: object, place: Place) -> bool:
+    if isinstance(mask, Tile) and mask.shape:
+        raise EmulationError(f"a mask of shape {mask.shape} for one element at {at(place)}")
+    return bool(mask)
+
+
+def _mask(mask: object, shape: tuple[int, ...], place: Place) -> np.ndarray:
+    values = np.asarray(mask.values if isinstance(mask, Tile) else mask)
+    if values.dtype != np.bool_:
+        raise EmulationError(f"a mask of type {values.dtype} at {at(place)}: a condition is expected")
+    try:
+        return np.broadcast_to(values, shape)
+    except ValueError:
+        raise EmulationError(f"a mask of shape {values.shape} for a tile {shape} at {at(place)}") from None
+
+
+def _other(other: object, dtype: DType) -> object:
+    """The value of masked-off elements; undefined on the device when it is not given, so it is poison here."""
+    if other is None:
+        return np.nan if dtype.is_float else dtype.np.type(_UNDEFINED & 0x7F if dtype.nbytes == 1 else _UNDEFINED)
+    return other.values if isinstance(other, Tile) else other
+
+
+def scalar_value(values: np.ndarray, dtype: DType) -> "Tile | Int64":
+    """One loaded element."""
+    if dtype.is_float:
+        return Tile(values.reshape(()), dtype)
+    return Int64(int(values[0])) if dtype.nbytes == 8 else Int32(int(values[0]))
+
+
+def load(pointer: "Pointer | PointerTile", mask: "Tile | bool | None" = None, other: "Tile | float | None" = None, cache_modifier: str = "") -> "Tile | Int64":
+    machine, place = running(), where()
+    role = machine.current
+    if cache_modifier not in ("", ".ca", ".cg", ".cv"):
+        raise EmulationError(f"cache_modifier {cache_modifier!r}: '', '.ca', '.cg' or '.cv', at {at(place)}")
+    if isinstance(pointer, Pointer):
+        return _load_scalar(pointer, mask, other, place)
+    if not isinstance(pointer, PointerTile):
+        raise EmulationError(f"load from {type(pointer).__name__} at {at(place)}")
+    tensor, offsets = pointer.tensor, pointer.offsets
+    dtype = tensor.dtype
+    if mask is None:
+        _check_bounds(tensor, offsets, place)
+        tensor.storage.read(tensor, tensor.units(offsets), role.clock, role.now("load", place))
+        return Tile(decode(tensor.flat[offsets], dtype), dtype)
+    chosen = _mask(mask, offsets.shape, place)
+    used = offsets[chosen]
+    _check_bounds(tensor, used, place)
+    if used.size:
+        tensor.storage.read(tensor, tensor.units(used), role.clock, role.now("load", place))
+    values = np.empty(offsets.shape, np.float32 if dtype.is_float else dtype.np)
+    values[...] = _other(other, dtype)
+    values[chosen] = decode(tensor.flat[used], dtype)
+    return Tile(values, dtype)
+
+
+def _load_scalar(pointer: Pointer, mask: object, other: object, place: Place) -> "Tile | Int64":
+    machine = running()
+    role, tensor, offset = machine.current, pointer.tensor, pointer.offset
+    dtype = tensor.dtype
+    machine.spin(place)
+    if mask is not None and not _condition(mask, place):
+        return scalar_value(np.asarray([_other(other, dtype)], np.float32 if dtype.is_float else dtype.np), dtype)
+    if not 0 <= offset < tensor.size:
+        raise OutOfBounds(f"{tensor.name}: element {offset} of {tensor.size} at {at(place)}")
+    tensor.storage.read(tensor, tensor.units(np.int64(offset)), role.clock, role.now("load", place))
+    return scalar_value(decode(tensor.flat[offset : offset + 1], dtype), dtype)
+
+
+def store(pointer: "Pointer | PointerTile", value: "Tile | float", mask: "Tile | bool | None" = None) -> None:
+    machine, place = running(), where()
+    role = machine.current
+    if not isinstance(pointer, (Pointer, PointerTile)):
+        raise EmulationError(f"store to {type(pointer).__name__} at {at(place)}")
+    tensor = pointer.tensor
+    dtype = tensor.dtype
+    if isinstance(pointer, Pointer):
+        if mask is not None and not _condition(mask, place):
+            return
+        offsets, shape = np.asarray(pointer.offset, np.int64).reshape(1), ()
+    else:
+        offsets, shape = pointer.offsets, pointer.offsets.shape
+    values = value.values if isinstance(value, Tile) or not isinstance(value, (int, float)) else np.asarray(value)
+    if np.broadcast_shapes(np.shape(values), shape) != shape:
+        raise EmulationError(f"store of a tile {np.shape(values)} to a pointer tile {shape} at {at(place)}")
+    bits = np.broadcast_to(encode(_for_type(values, dtype, place), dtype), offsets.shape)
+    if mask is not None and shape:
+        chosen = _mask(mask, shape, place)
+        offsets, bits = offsets[chosen], bits[chosen]
+    _check_bounds(tensor, offsets, place)
+    if not offsets.size:
+        return
+    storage, units = tensor.storage, tensor.units(offsets)
+    storage.write(tensor, units, role.clock, role.now("store", place))
+    tensor.flat[offsets] = bits
+    if not np.array_equal(tensor.flat[offsets].view(np.uint8), np.ascontiguousarray(bits).view(np.uint8)):
+        raise Race(f"{role.name}'s store writes different values to one element of {tensor.name} at {at(place)}")
+    if storage.words:
+        storage.plain_write_to_words(units, role.clock)
+    machine.step()
+
+
+def _for_type(values: np.ndarray, dtype: DType, place: Place) -> np.ndarray:
+    """Values as the store converts them; an integer that does not fit its element is an error."""
+    if dtype.is_float:
+        return np.asarray(values, np.float32)
+    if values.dtype.kind == "f":
+        return values.astype(np.int64)
+    info = np.iinfo(dtype.np)
+    if values.size and values.dtype.kind in "iu" and (values.min() < info.min or values.max() > info.max):
+        raise OutOfBounds(f"store of an integer outside of {dtype} at {at(place)}")
+    return values

@@ -1,0 +1,213 @@
+"""The tile operations of the dialect: creation, shape, elementwise functions, reductions."""
+
+import numpy as np
+
+from tle_attn.emu.dtypes import BF16, F16, F32, FP8, I1, I32, I64, DType, representable
+from tle_attn.emu.errors import EmulationError
+from tle_attn.emu.integers import Int64, checked
+from tle_attn.emu.source import at, where as here
+from tle_attn.emu.tiles import Tile, _integer, _other, as_scalar, float_scalar
+
+
+def power_of_two(what: str, *sizes: int) -> None:
+    """Register tiles have power-of-two sides on the device."""
+    for size in sizes:
+        if size <= 0 or size & (size - 1):
+            raise EmulationError(f"{what} with a side of {size}, which is no power of two, at {at(here())}")
+
+
+def _arange(n: int) -> Tile:
+    return Tile(np.arange(n, dtype=np.int32), I32)
+
+
+def _fill(shape: tuple[int, ...], value: object) -> Tile:
+    return Tile(np.full(shape, value.values if isinstance(value, Tile) else value, np.float32), F32)
+
+
+def mma_zeros(m: int, n: int, dtype: DType) -> Tile:
+    power_of_two("mma_zeros", m, n)
+    if m % 64 or n % 8:
+        raise EmulationError(f"mma_zeros({m}, {n}): an accumulator has 64 rows a warpgroup and columns in eights, at {at(here())}")
+    return Tile(np.zeros((m, n), np.float32), F32)
+
+
+def full_rows(tile: Tile, value: float) -> Tile:
+    return _fill((tile.shape[0],), value)
+
+
+def full_cols(tile: Tile, value: float) -> Tile:
+    return _fill((tile.shape[1],), value)
+
+
+def rows(tile: Tile) -> Tile:
+    return _arange(tile.shape[0])
+
+
+def cols(tile: Tile) -> Tile:
+    return _arange(tile.shape[1])
+
+
+def tile_index(m: int, n: int, vec: int) -> tuple[Tile, Tile]:
+    power_of_two("tile_index", m, n, vec)
+    if n % vec:
+        raise EmulationError(f"tile_index({m}, {n}, {vec}): a row of {n} is no multiple of {vec} columns a thread, at {at(here())}")
+    return _arange(m), _arange(n)
+
+
+def tile_zeros(m: int, n: int, vec: int) -> Tile:
+    tile_index(m, n, vec)
+    return _fill((m, n), 0.0)
+
+
+def vec_index(n: int) -> Tile:
+    power_of_two("vec_index", n)
+    return _arange(n)
+
+
+def _same_length(vector: Tile, size: int, what: str) -> Tile:
+    if vector.shape != (size,):
+        raise EmulationError(f"{what}: a vector of shape {vector.shape} for {size} elements at {at(here())}")
+    return vector
+
+
+def like_rows(vector: Tile, tile: Tile) -> Tile:
+    return _same_length(vector, tile.shape[0], "like_rows")
+
+
+def like_cols(vector: Tile, tile: Tile) -> Tile:
+    return _same_length(vector, tile.shape[1], "like_cols")
+
+
+def move_rows(vector: Tile, tile: Tile) -> Tile:
+    return _same_length(vector, tile.shape[0], "move_rows")
+
+
+def move_cols(vector: Tile, tile: Tile) -> Tile:
+    return _same_length(vector, tile.shape[1], "move_cols")
+
+
+def register_operand(tile: Tile, acc: Tile) -> Tile:
+    if tile.dtype not in (BF16, F16, FP8):
+        raise EmulationError(f"register_operand of a {tile.dtype} tile: a wgmma operand is bf16, f16 or fp8, at {at(here())}")
+    if tile.shape[0] != acc.shape[0]:
+        raise EmulationError(f"register_operand: {tile.shape[0]} rows for an accumulator of {acc.shape[0]} at {at(here())}")
+    return tile
+
+
+def trans(tile: Tile) -> Tile:
+    if len(tile.shape) != 2:
+        raise EmulationError(f"trans of a tile of shape {tile.shape} at {at(here())}")
+    return Tile(tile.values.T, tile.dtype)
+
+
+def _lifted(x: object) -> Tile:
+    """A scalar operand as a tile of shape ()."""
+    if isinstance(x, Tile):
+        return x
+    if isinstance(x, float):
+        return float_scalar(x)
+    if isinstance(x, bool):
+        return Tile(np.asarray(x), I1)
+    if isinstance(x, int):
+        dtype = x.dtype if isinstance(x, Int64) else I32 if -(1 << 31) <= x < 1 << 31 else I64
+        return Tile(np.asarray(int(x), dtype.np), dtype)
+    x.values  # a pending WGMMA result reports itself
+    raise EmulationError(f"{type(x).__name__} where a tile or number is expected at {at(here())}")
+
+
+def _elementwise(function, x: object, y: object) -> "Tile | Int64":
+    if not isinstance(x, Tile):
+        if not isinstance(y, Tile):
+            if isinstance(x, int) and isinstance(y, int) and not isinstance(x, Int64) and not isinstance(y, Int64):
+                return int(function(x, y))  # compile-time constants stay constants
+            x = _lifted(x)
+        else:
+            x, y = y, x
+    b, dtype = _other(x, y)
+    values = function(x.values, b)
+    return Tile(values, dtype) if np.shape(values) else as_scalar(values, dtype)
+
+
+def maximum(x: object, y: object) -> "Tile | Int64":
+    return _elementwise(np.fmax, x, y)  # the device returns the number when one side is NaN
+
+
+def minimum(x: object, y: object) -> "Tile | Int64":
+    return _elementwise(np.fmin, x, y)
+
+
+def where(condition: object, x: object, y: object) -> "Tile | Int64":
+    """Elementwise choice; the element type is that of an arithmetic operation on x and y."""
+    if not isinstance(condition, (Tile, bool)):
+        raise EmulationError(f"where on a condition of type {type(condition).__name__} at {at(here())}")
+    if isinstance(x, Tile):
+        dtype, a, b = x.dtype, x.values, None
+        b, dtype = (y.values, dtype) if isinstance(y, Tile) and y.dtype is dtype else _other(x, y)
+    else:
+        y = _lifted(y)
+        a, dtype = _other(y, x)
+        b = y.values
+    values = np.where(condition.values if isinstance(condition, Tile) else condition, a, b)
+    if values.dtype != (np.float32 if dtype.is_float else dtype.np):
+        values = values.astype(np.float32 if dtype.is_float else dtype.np)
+    return Tile(values, dtype) if values.shape else as_scalar(values, dtype)
+
+
+def _float_function(function, x: object, name: str) -> Tile:
+    tile = _lifted(x)
+    if tile.dtype is not F32:
+        raise EmulationError(f"{name} of a {tile.dtype} value: the device computes it in fp32, at {at(here())}")
+    return Tile(np.asarray(function(tile.values)), F32)
+
+
+def exp2(x: Tile) -> Tile:
+    return _float_function(np.exp2, x, "exp2")
+
+
+def log2(x: Tile) -> Tile:
+    return _float_function(np.log2, x, "log2")
+
+
+def fdiv(x: object, y: object) -> Tile:
+    return _lifted(x) / y
+
+
+def cdiv(x: int, y: int) -> int:
+    return (x + (y - 1)) // y
+
+
+def as_int64(x: object) -> "Tile | Int64":
+    """A 64-bit integer scalar or tile."""
+    if isinstance(x, Tile):
+        if x.dtype.is_float:
+            raise EmulationError(f"as_int64 of a {x.dtype} tile at {at(here())}")
+        return x.to(I64)
+    return checked(int(x), Int64)
+
+
+def _axis(tile: Tile, axis: int) -> None:
+    if not 0 <= axis < len(tile.shape):
+        raise EmulationError(f"reduction of a tile of shape {tile.shape} along axis {axis} at {at(here())}")
+
+
+def reduce_max(tile: Tile, axis: int) -> "Tile | Int64":
+    _axis(tile, axis)
+    values = np.fmax.reduce(tile.values, axis) if tile.dtype.is_float else tile.values.max(axis)
+    return Tile(values, tile.dtype) if values.shape else as_scalar(values, tile.dtype)
+
+
+def reduce_sum(tile: Tile, axis: int) -> "Tile | Int64":
+    _axis(tile, axis)
+    if tile.dtype.is_float:
+        values = representable(tile.values.sum(axis, dtype=np.float32), tile.dtype)
+        dtype = tile.dtype
+    else:
+        dtype = I64 if tile.dtype is I64 else I32
+        values = _integer(np.add, tile.values.sum(axis, dtype=np.int64), np.int64(0), dtype)
+    return Tile(values, dtype) if values.shape else as_scalar(values, dtype)
+
+
+def cumsum(vector: Tile) -> Tile:
+    if vector.dtype is not I32 or len(vector.shape) != 1:
+        raise EmulationError(f"cumsum of a {vector.dtype} tile of shape {vector.shape}: an int32 vector is expected, at {at(here())}")
+    return Tile(_integer(np.add, np.cumsum(vector.values, dtype=np.int64), np.int64(0), I32), I32)

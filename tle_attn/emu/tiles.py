@@ -1,0 +1,207 @@
+"""Register tiles: numpy arrays with the element type and the arithmetic rules of the device.
+
+Float tiles are float32 arrays whose elements their type can represent; arithmetic is done in float32 and rounded to the type.
+Integer tiles truncate in `//` and `%` and report overflow.  A float scalar is a tile of shape (); integer scalars are
+`Int32` / `Int64`.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tle_attn.emu.dtypes import BF16, F16, F32, FP8, I1, I32, I64, U8, DType, representable
+from tle_attn.emu.errors import EmulationError
+from tle_attn.emu.integers import Int32, Int64, checked, overflow
+from tle_attn.emu.source import at, where
+
+
+class Tile:
+    """A tile in the registers of a role."""
+
+    __slots__ = ("values", "dtype")
+
+    def __init__(self, values: np.ndarray, dtype: DType):
+        self.values, self.dtype = values, dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.shape
+
+    def to(self, dtype: DType) -> "Tile":
+        """Converted elementwise: floats round to nearest even (e4m3 saturates), floats to integers truncate."""
+        if dtype is self.dtype:
+            return self
+        if dtype.is_float:
+            return Tile(representable(self.values.astype(np.float32), dtype), dtype)
+        return Tile(self.values.astype(dtype.np), dtype)
+
+    def reshape(self, shape: Sequence[int]) -> "Tile":
+        if int(np.prod(shape)) != self.values.size:
+            raise EmulationError(f"reshape of {self.shape} to {tuple(shape)} at {at(where())}")
+        return Tile(self.values.reshape(shape), self.dtype)
+
+    def permute(self, order: Sequence[int]) -> "Tile":
+        return Tile(self.values.transpose(order), self.dtype)
+
+    def __getitem__(self, index: object) -> "Tile":
+        parts = index if isinstance(index, tuple) else (index,)
+        if not all(part is None or part == slice(None) for part in parts):
+            raise EmulationError(f"a register tile can only be indexed with None and ':', not {index!r}, at {at(where())}")
+        return Tile(self.values[index], self.dtype)
+
+    def __bool__(self) -> bool:
+        if self.shape:
+            raise EmulationError(f"a tile of shape {self.shape} used as a condition at {at(where())}")
+        return bool(self.values)
+
+    def __neg__(self) -> "Tile":
+        return 0 - self
+
+    def __repr__(self) -> str:
+        return f"Tile({list(self.shape)}, {self.dtype})"
+
+
+def float_scalar(value: float) -> Tile:
+    """An fp32 scalar."""
+    return Tile(np.asarray(value, np.float32), F32)
+
+
+def as_scalar(value: np.generic, dtype: DType) -> "Tile | Int64":
+    """A scalar result: device integer for integer types, tile of shape () for floats and conditions."""
+    if dtype.is_float or dtype is I1:
+        return Tile(np.asarray(value), dtype)
+    return Int64(int(value)) if dtype is I64 else Int32(int(value))
+
+
+# ---------------------------------------------------------------- types of a binary operation
+def _result_type(x: DType, y: DType) -> DType:
+    if FP8 in (x, y):
+        raise EmulationError(f"arithmetic on an fp8 tile (convert it with .to first) at {at(where())}")
+    if x.is_float or y.is_float:
+        if x.is_float and y.is_float:
+            return x if x is y else F32
+        return x if x.is_float else y
+    if x is y:
+        return x
+    return I64 if I64 in (x, y) else I32
+
+
+def _other(tile: Tile, other: object) -> tuple[np.ndarray | np.generic, DType]:
+    """The second operand of an operation on `tile`, and the type of the result."""
+    kind = type(other)
+    if kind is Tile:
+        return other.values, tile.dtype if tile.dtype is other.dtype and tile.dtype is not FP8 else _result_type(tile.dtype, other.dtype)
+    if kind is float:
+        return np.float32(other), _result_type(tile.dtype, tile.dtype if tile.dtype.is_float else F32)
+    if isinstance(other, int):
+        if tile.dtype.is_float:
+            return np.float32(int(other)), _result_type(tile.dtype, tile.dtype)
+        if kind is bool:
+            return np.bool_(other), tile.dtype
+        if isinstance(other, Int64):
+            return other.dtype.np.type(int(other)), _result_type(tile.dtype, other.dtype)
+        fits = -(1 << 31) <= other < 1 << 31  # a literal takes the tile's type when it fits
+        return np.int64(other), (I32 if tile.dtype is I1 else tile.dtype) if fits else I64
+    found = other.values  # a pending WGMMA result reports itself here; anything else has no such attribute
+    raise EmulationError(f"{type(found).__name__} in an operation on a tile at {at(where())}")
+
+
+def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    if not np.all(b):
+        raise EmulationError(f"integer division by zero at {at(where())}")
+    return (a - np.fmod(a, b)) // b
+
+
+def _modulo(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    if not np.all(b):
+        raise EmulationError(f"integer division by zero at {at(where())}")
+    return np.fmod(a, b)
+
+
+def _integer(compute: Callable, a: np.ndarray, b: np.ndarray, dtype: DType) -> np.ndarray:
+    """An integer operation in 64 bits, then checked against the range of `dtype`."""
+    wide = compute(np.asarray(a, np.int64), np.asarray(b, np.int64))
+    if dtype is I64:
+        if compute in (np.multiply, np.add, np.subtract):
+            estimate = np.abs(compute(np.asarray(a, np.float64), np.asarray(b, np.float64)))
+            if estimate.size and estimate.max() >= 2.0**63:
+                raise overflow(64, int(estimate.max()))
+        return wide
+    info = np.iinfo(dtype.np)
+    if wide.size:
+        low, high = wide.min(), wide.max()
+        if low < info.min or high > info.max:
+            raise overflow(dtype.primitive_bitwidth, int(low if low < info.min else high))
+    return wide.astype(dtype.np)
+
+
+def _define_arithmetic(name: str, floats: Callable | None, integers: Callable | None) -> None:
+    """`floats` or `integers` is None where the device has no such operation on that kind."""
+
+    def compute(x: Tile, y: object, swapped: bool) -> Tile:
+        b, dtype = _other(x, y)
+        a = x.values
+        if swapped:
+            a, b = b, a
+        if dtype.is_float:
+            if floats is None:
+                raise EmulationError(f"{name} on float tiles at {at(where())}")
+            result = floats(a, b) if dtype is F32 else representable(floats(a, b), dtype)
+            return Tile(result if result.dtype == np.float32 else result.astype(np.float32), dtype)
+        if dtype is I1:
+            if name in ("and", "or", "xor"):
+                return Tile(integers(a, b), I1)
+            dtype = I32
+        if name == "truediv":
+            return Tile((np.asarray(a, np.float32) / np.asarray(b, np.float32)).astype(np.float32), F32)
+        return Tile(_integer(integers, a, b, dtype), dtype)
+
+    setattr(Tile, f"__{name}__", lambda self, other: compute(self, other, False))
+    setattr(Tile, f"__r{name}__", lambda self, other: compute(self, other, True))
+
+
+def _define_comparison(name: str, function: Callable) -> None:
+    setattr(Tile, f"__{name}__", lambda self, other: Tile(np.asarray(function(self.values, _other(self, other)[0])), I1))
+
+
+for _name, _floats, _integers in (
+    ("add", np.add, np.add),
+    ("sub", np.subtract, np.subtract),
+    ("mul", np.multiply, np.multiply),
+    ("truediv", np.divide, np.divide),
+    ("floordiv", None, _divide),
+    ("mod", None, _modulo),
+    ("and", None, np.bitwise_and),
+    ("or", None, np.bitwise_or),
+    ("xor", None, np.bitwise_xor),
+    ("lshift", None, np.left_shift),
+    ("rshift", None, np.right_shift),
+):
+    _define_arithmetic(_name, _floats, _integers)
+for _name, _function in {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal}.items():
+    _define_comparison(_name, _function)
+Tile.__hash__ = None
+
+
+# ---------------------------------------------------------------- device integers meet floats
+def _integer_to(self: Int64, dtype: DType) -> "Tile | Int64":
+    if dtype.is_float:
+        return Tile(representable(np.asarray(int(self), np.float32), dtype), dtype)
+    return checked(int(self), Int64 if dtype is I64 else Int32)
+
+
+def _with_floats(name: str) -> None:
+    """device integer <op> float literal is an fp32 scalar (float literal <op> integer stays a literal: Python decides that)."""
+    integers, floats = Int64.__dict__.get(name), getattr(Tile, name)
+
+    def operator(self: Int64, other: object):
+        if integers is None or type(other) is float:
+            return floats(float_scalar(int(self)), other)
+        return integers(self, other)
+
+    setattr(Int64, name, operator)
+
+
+for _name in ("__add__", "__sub__", "__mul__", "__truediv__", "__rtruediv__"):
+    _with_floats(_name)
+Int64.to = _integer_to

@@ -1,0 +1,56 @@
+"""How two kernels differ: as specs, option by option, and as generated code, line by line."""
+
+from __future__ import annotations
+
+import difflib
+import enum
+from typing import TYPE_CHECKING, Any
+
+from attrs import asdict, frozen
+
+if TYPE_CHECKING:
+    from ..recipe import Recipe
+    from ..spec import Kernel
+
+#: where one of the two has no such key
+ABSENT = "-"
+
+
+@frozen
+class Difference:
+    """A key in which two specs differ, and both values as text."""
+
+    key: str
+    a: str
+    b: str
+
+
+def flat_spec(kernel: Kernel) -> dict[str, str]:
+    """{dotted key: value} of everything that a recipe can say about this kernel, defaults included."""
+    flat = {f"problem.{k}": show(v) for k, v in asdict(kernel.problem).items()}
+    for where, block in kernel.blocks:
+        flat[where] = block.NAME
+        flat |= {f"{where}.{k}": show(v) for k, v in block.options().items()}
+    return flat
+
+
+def show(value: Any) -> str:
+    """A spec value as a recipe would write it."""
+    if isinstance(value, enum.Enum):
+        return str(value.value)
+    return {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)
+
+
+def differences(a: Recipe, b: Recipe) -> list[Difference]:
+    """Keys in which the default points of two recipes, or their variant axes, differ."""
+    left, right = (flat_spec(r.kernel()) | {f"axes.{k}": ", ".join(map(show, v)) for k, v in r.axes.items()} for r in (a, b))
+    keys = list(dict.fromkeys([*left, *right]))
+    return [Difference(k, left.get(k, ABSENT), right.get(k, ABSENT)) for k in keys if left.get(k) != right.get(k)]
+
+
+def code_diff(a: Kernel, b: Kernel, target: str) -> list[str]:
+    """Unified diff of the modules generated for two kernels, the lines that differ by the kernels' names alone included."""
+    from ..codegen import generate
+
+    one, two = (generate(k, target).text.splitlines() for k in (a, b))
+    return list(difflib.unified_diff(one, two, f"{a.name} ({target})", f"{b.name} ({target})", lineterm=""))

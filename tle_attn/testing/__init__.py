@@ -1,0 +1,17 @@
+"""What tests of attention kernels need: random problems with poisoned gaps, comparisons that say where, workloads."""
+
+from tle_attn.testing.compare import compare, compare_lse, relative_rms
+from tle_attn.testing.problems import DecodeProblem, PagedProblem, PrefillProblem, make_decode_problem, make_prefill_problem
+from tle_attn.testing.workloads import WORKLOADS
+
+__all__ = [
+    "WORKLOADS",
+    "DecodeProblem",
+    "PagedProblem",
+    "PrefillProblem",
+    "compare",
+    "compare_lse",
+    "make_decode_problem",
+    "make_prefill_problem",
+    "relative_rms",
+]

@@ -1,0 +1,81 @@
+"""Comparing a kernel's result with the reference, with failures that say where and by how much."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+#: What to call a query row in a failure: from its number to words.
+RowName = Callable[[int], str]
+
+
+def relative_rms(out: Tensor, ref: Tensor) -> float:
+    """RMS of the error over RMS of the reference.  Two zero tensors give 0; NaN or infinity in only one of them gives infinity."""
+    return float(_relative_rms(out.double().reshape(1, -1), ref.to(out.device).double().reshape(1, -1)))
+
+
+def compare(out: Tensor, ref: Tensor, *, rms: float, row_rms: float | None = None, name_row: RowName | None = None) -> None:
+    """AssertionError unless `out` is `ref` within a relative RMS of `rms`, and of `row_rms` (4 rms) in each row of the last dimension.
+
+    The bound on rows shows a single wrong row among thousands.  A row that is exactly zero in `ref` must be exactly zero
+    in `out`, and NaN must be exactly where `ref` has it.  `out`, `ref`: [tokens, heads, dim]; `name_row` names a token.
+    """
+    _same_shape("out", out, ref)
+    row_limit = 4 * rms if row_rms is None else row_rms
+    ref = ref.to(out.device).double()
+    by_row = _relative_rms(out.double(), ref)
+    overall = relative_rms(out, ref)
+    bad = torch.nonzero(by_row > row_limit)
+    if overall <= rms and not len(bad):
+        return
+    lines = [f"out is not the reference: relative RMS {overall:.3g} (allowed {rms:.3g}); {len(bad)} of {by_row.numel()} rows above {row_limit:.3g}"]
+    if len(bad):
+        worst = [int(i) for i in torch.nonzero(by_row == by_row.max())[0]]
+        for label, where in (("first", bad[0].tolist()), ("worst", worst)):
+            place = tuple(where)
+            lines.append(f"  {label} bad row {where}{_named(name_row, where)}: relative RMS {float(by_row[place]):.3g}, {_contents(out[place], ref[place])}")
+        lines.append(f"  bad rows: {_preview(bad)}")
+    raise AssertionError("\n".join(lines))
+
+
+def compare_lse(lse: Tensor, ref: Tensor, *, atol: float, name_row: RowName | None = None) -> None:
+    """AssertionError unless `lse` is `ref` within `atol`, in the same logarithm, and -inf exactly where `ref` is."""
+    _same_shape("lse", lse, ref)
+    ref = ref.to(lse.device).double()
+    wide = lse.double()
+    wrong = torch.where(torch.isfinite(ref), ~((wide - ref).abs() <= atol), wide != ref)
+    bad = torch.nonzero(wrong)
+    if len(bad):
+        where = bad[0].tolist()
+        place = tuple(where)
+        first = f"first {where}{_named(name_row, where)}: {float(lse[place])!r}, reference {float(ref[place])!r}"
+        raise AssertionError(f"lse is not the reference: {len(bad)} of {wrong.numel()} off by more than {atol:.3g}; {first}\n  bad: {_preview(bad)}")
+
+
+def _relative_rms(out: Tensor, ref: Tensor) -> Tensor:
+    """Along the last dimension."""
+    same_nan = torch.isnan(out) & torch.isnan(ref)
+    error = (out - ref).masked_fill(same_nan, 0.0).norm(dim=-1)
+    size = ref.masked_fill(same_nan, 0.0).norm(dim=-1)
+    return torch.where(error == 0, 0.0, torch.nan_to_num(error / size, nan=math.inf, posinf=math.inf))
+
+
+def _same_shape(name: str, out: Tensor, ref: Tensor) -> None:
+    if out.shape != ref.shape:
+        raise AssertionError(f"{name} has shape {list(out.shape)}, the reference {list(ref.shape)}")
+
+
+def _named(name_row: RowName | None, where: list[int]) -> str:
+    return "" if name_row is None else f" ({name_row(where[0])}{', head ' + str(where[1]) if len(where) > 1 else ''})"
+
+
+def _contents(row: Tensor, ref: Tensor) -> str:
+    row, ref = row.double(), ref.double()
+    if not torch.isfinite(row).all():
+        return f"{int(torch.isnan(row).sum())} NaN and {int(torch.isinf(row).sum())} infinities in {row.numel()} elements"
+    return f"starts {[round(x, 4) for x in row[:4].tolist()]}, reference {[round(x, 4) for x in ref[:4].tolist()]}"
+
+
+def _preview(places: Tensor, limit: int = 8) -> str:
+    return ", ".join(str(place) for place in places[:limit].tolist()) + (f" and {len(places) - limit} more" if len(places) > limit else "")

@@ -1,0 +1,123 @@
+"""Random paged KV caches in which everything that holds no live key is poison."""
+
+import math
+
+import torch
+from attrs import frozen
+from torch import Tensor
+
+from tle_attn.oracle import quantise_e4m3
+
+#: Columns of the page table beyond what the longest sequence needs.
+SPARE_COLUMNS = 3
+#: Block ids of pages that no sequence has, alternating.
+INVALID_PAGES = (-1, 2**31 - 1)
+#: Tokens in a row of K scales that are kept apart from the cache.
+SCALES_PER_ROW = 32
+
+
+@frozen(eq=False)
+class PagedCache:
+    """K and V of a batch: caches [pages, page, Hkv, D] as NHD views, scales as in `tle_attn.oracle.scales`."""
+
+    k_cache: Tensor
+    v_cache: Tensor
+    k_scale: Tensor | None
+    v_scale: Tensor | None
+    block_ids: Tensor  #: int32 [B, columns]
+
+
+def _check_format(dtype: str, quant: int | None, layout: str) -> None:
+    if (dtype, quant) not in (("bf16", None), ("fp8", 0), ("fp8", 1)):
+        raise ValueError(f'dtype, quant: {dtype!r}, {quant}; allowed: "bf16" with None, "fp8" with 0 (K scale per token and head) or 1 (per tensor)')
+    if layout not in ("NHD", "HND"):
+        raise ValueError(f'layout: {layout!r}; allowed: "NHD", "HND"')
+
+
+def spread(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Factors in 1/2 .. 2, so that a scale taken from the wrong token or head shows."""
+    return torch.exp2(2 * torch.rand(shape, generator=generator) - 1)
+
+
+def make_paged_cache(
+    kv_lens: list[int],
+    generator: torch.Generator,
+    *,
+    heads: int,
+    head_dim: int,
+    page: int,
+    dtype: str,
+    quant: int | None,
+    layout: str,
+    scales_in_cache: bool,
+    poison: bool,
+    extra_pages: int,
+) -> PagedCache:
+    """K and V of unit variance in shuffled pages.  The live data depend on neither `layout` nor `poison`.
+
+    dtype "bf16" with quant None; "fp8" (e4m3) with quant 0: K scale per token and head, V scale per head, or 1: one scale each.
+    `scales_in_cache` puts the K scales of quant 0 in extra rows of the K cache's own pages (as e4m3 bytes), else they
+    are float32 [pages, rows, Hkv, 32].  `poison`: slots, pages and scales without a live token hold NaN, and block ids
+    without a page are invalid; else all are 0.
+    """
+    _check_format(dtype, quant, layout)
+    needed = [-(-length // page) for length in kv_lens]
+    num_pages = sum(needed) + extra_pages
+    order = torch.randperm(num_pages, generator=generator)
+    shape = (num_pages, page, heads, head_dim)
+    k = torch.randn(shape, generator=generator)
+    v = torch.randn(shape, generator=generator)
+    k_spread, v_spread = spread((*shape[:3], 1), generator), spread((heads, 1), generator)
+
+    block_ids = torch.zeros(len(kv_lens), max(needed, default=0) + SPARE_COLUMNS, dtype=torch.int32)
+    if poison:
+        block_ids.view(-1)[0::2], block_ids.view(-1)[1::2] = INVALID_PAGES
+    live = torch.zeros(num_pages, page, dtype=torch.bool)
+    first = 0
+    for b, (length, count) in enumerate(zip(kv_lens, needed, strict=True)):
+        pages = order[first : first + count]
+        block_ids[b, :count] = pages.int()
+        live[pages] = (torch.arange(count * page) < length).view(count, page)
+        first += count
+
+    fill = math.nan if poison else 0.0
+    if quant is None:
+        return PagedCache(_stored(k.bfloat16(), live, fill, layout), _stored(v.bfloat16(), live, fill, layout), None, None, block_ids)
+    if quant == 1:
+        k_values, k_scale = quantise_e4m3(k)
+        v_values, v_scale = quantise_e4m3(v)
+        return PagedCache(_stored(k_values, live, fill, layout), _stored(v_values, live, fill, layout), k_scale, v_scale, block_ids)
+    k_values, slot_scale = quantise_e4m3(k * k_spread, axis=3)
+    v_values, v_scale = quantise_e4m3(v * v_spread, axis=(0, 1, 3))
+    slot_scale[~live] = fill
+    per_row = head_dim // 4 if scales_in_cache else SCALES_PER_ROW
+    scale_rows = _in_rows(slot_scale, per_row, fill)
+    if scales_in_cache:
+        storage = _stored(k_values, live, fill, layout, extra_rows=scale_rows.shape[1])
+        k_cache, k_scale = storage[:, :page], storage[:, page:]
+        k_scale.view(torch.float32).copy_(scale_rows)
+    else:
+        k_cache, k_scale = _stored(k_values, live, fill, layout), scale_rows
+    return PagedCache(k_cache, _stored(v_values, live, fill, layout), k_scale, v_scale, block_ids)
+
+
+def _in_rows(slot_scale: Tensor, per_row: int, fill: float) -> Tensor:
+    """[pages, page, heads] to [pages, rows, heads, per_row], the last row filled up."""
+    pages, page, heads = slot_scale.shape
+    rows = -(-page // per_row)
+    padded = torch.full((pages, rows * per_row, heads), fill)
+    padded[:, :page] = slot_scale
+    return padded.view(pages, rows, per_row, heads).permute(0, 1, 3, 2).contiguous()
+
+
+def _stored(values: Tensor, live: Tensor, fill: float, layout: str, extra_rows: int = 0) -> Tensor:
+    """An NHD view [pages, page + extra_rows, heads, dim] of storage in `layout`; what is not live holds `fill`."""
+    pages, page, heads, dim = values.shape
+    rows = page + extra_rows
+    if layout == "NHD":
+        stored = torch.full((pages, rows, heads, dim), fill, dtype=torch.float32).to(values.dtype)
+    else:
+        stored = torch.full((pages, heads, rows, dim), fill, dtype=torch.float32).to(values.dtype).permute(0, 2, 1, 3)
+    filler = torch.full((), fill).to(values.dtype)
+    stored[:, :page] = torch.where(live[:, :, None, None], values, filler)
+    return stored
