@@ -15,10 +15,10 @@ from tle_attn.dialect import (
     alloc_barriers,
     cdiv,
     cols,
+    evict_first,
     fence_async,
     full_cols,
     jit,
-    like_cols,
     maximum,
     minimum,
     mma_zeros,
@@ -37,7 +37,7 @@ from tle_attn.components.schedulers.task_map import TaskMap
 from tle_attn.components.softmax.online import OnlineSoftmax
 from tle_attn.components.v_operand.direct import DirectV
 from tle_attn.checks.resources import register_cap
-from tle_attn.spec import Block, Constant, Function, Mainloop, MBarriers, Port, Problem, Resources, Role, SharedBuffer, slot
+from tle_attn.spec import Block, Constant, Function, Mainloop, MBarriers, NamedBarriers, Port, Problem, Resources, Role, SharedBuffer, slot
 from tle_attn.spec.problem import at_least
 from tle_attn.spec.types import DType, Place
 
@@ -61,7 +61,7 @@ class DecodeMainloop(Mainloop):
     CHAINS = {"score": ("args", "s", "key", "query", "head"), "mask": ("args", "s", "key", "query", "head"), "first_key": ("args", "first", "kv_len")}
 
     ctas_per_sm: int = field(default=2, validator=at_least(1, "CTAs that share a multiprocessor", 4))
-    producer_registers: int = field(default=24, validator=at_least(24, "registers per thread; setmaxnreg takes multiples of 8 from 24", 240))
+    producer_registers: int = field(default=32, validator=at_least(24, "registers per thread; setmaxnreg takes multiples of 8 from 24", 240))
 
     loader: Block = slot("loader", factory=PagedTma)
     ring: Block = slot("ring", factory=MbarrierRing)
@@ -98,8 +98,8 @@ class DecodeMainloop(Mainloop):
             Function("load_queries", (), (q,)),
             Function("load_tile", (), (k,)),
             Function("qk_product", (k, q), (s,)),
-            Function("online_softmax", (s, m, s), (p, m, s, m)),
-            Function("store_p", (p_smem, p)),
+            Function("first_reference", (s,), (m,)),
+            Function("softmax_step"),
             Function("clear_v", (v,)),
             Function("pv_product", (v, p_smem, o), (o,)),
             Function("task"),
@@ -115,7 +115,7 @@ class DecodeMainloop(Mainloop):
                 SharedBuffer("k_ring", (stages, TILE, d), t, "key tiles"),
                 SharedBuffer("v_ring", (stages, TILE, d), t, "value tiles"),
                 SharedBuffer("q_smem", (n, d), t, "query rows of the pair"),
-                SharedBuffer("p_smem", (n, TILE), t, "probabilities of a key tile"),
+                SharedBuffer("p_smem", (2, n, TILE), t, "probabilities of a key tile"),
             ),
             barriers=(
                 MBarriers("k_full", boxes, 1, expect, False, ("k copies",), ("attend",)),
@@ -123,8 +123,9 @@ class DecodeMainloop(Mainloop):
                 MBarriers("k_empty", stages, self.ring.readers, 0, True, ("attend",), ("load_pages",)),
                 MBarriers("v_empty", stages, self.ring.readers, 0, True, ("attend",), ("load_pages",)),
             ),
+            named=(NamedBarriers("publish", 15, 1, 128),),
             roles=(Role("attend", "attend", 4, 0), Role("load_pages", "load_pages", 1, self.producer_registers)),
-            scratch_bytes=4 * n * 4 * 2,
+            scratch_bytes=4 * n * 4,
             ctas_per_sm=self.ctas_per_sm,
         )
 
@@ -139,22 +140,42 @@ def tile_range(args, kv_len):
 
 @jit
 def load_pages(args, k_boxes, v_boxes, k_full, v_full, k_empty, v_empty):
-    """Producer role: page ids first, then the wait for the slot, K before V."""
-    pair, first, count, kv_len, slot, first_slot, splits, resident = task(args)
+    """Producer role: page ids a block ahead, then the wait for the slot, K before V."""
+    pair, first, count, kv_len, slot, first_slot, splits, flags = task(args)
     head = pair % args.kv_heads
     page_row = args.block_ids + (pair // args.kv_heads) * args.block_ids_stride
+    if EVICT_FIRST:
+        evict_first(flags // 2)
+    start = first_page(first)
+    ids = page_block(page_row, start, kv_len)
+    later = page_block(page_row, start + PAGE_BLOCK, kv_len)
+    end = start + PAGE_BLOCK
     for i in range(count):
-        ids = tile_pages(args, page_row, first + i, kv_len)
+        page = first_page(first + i)
+        if page >= end:
+            ids = later
+            later = page_block(page_row, end + PAGE_BLOCK, kv_len)
+            end += PAGE_BLOCK
+        lane = page - end + PAGE_BLOCK
         acquire(k_empty, i)
-        load_tile(args.k_desc, k_boxes, k_full, slot_of(i), ids, first + i, head)
+        load_tile(args.k_desc, k_boxes, k_full, slot_of(i), ids, lane, first + i, head)
         acquire(v_empty, i)
-        load_tile(args.v_desc, v_boxes, v_full, slot_of(i), ids, first + i, head)
+        load_tile(args.v_desc, v_boxes, v_full, slot_of(i), ids, lane, first + i, head)
+
+
+@jit
+def logits(args, s, token, query, q_head):
+    """Base-2 logits of a key tile, masked."""
+    key = (token + rows(s))[:, None]
+    s = score(args, s, key, query, q_head)
+    s = mask(args, s, key, query, q_head)
+    return s
 
 
 @jit
 def attend(args, q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty, v_empty):
-    """Consumer role: scores, softmax, product, tile by tile; then the merge."""
-    pair, first, count, kv_len, slot, first_slot, splits, resident = task(args)
+    """Consumer role: the product of tile i and the scores of tile i + 1 run together; then the merge."""
+    pair, first, count, kv_len, slot, first_slot, splits, flags = task(args)
     seq = pair // args.kv_heads
     head = pair % args.kv_heads
     load_queries(args, q_smem, seq, head)
@@ -165,26 +186,33 @@ def attend(args, q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty, v_empt
     q_head = (head * GROUP + column % GROUP)[None, :]
     # padding columns repeat the last position, so that they read no key past the end
     query = minimum(kv_len - QUERY_TOKENS + column // GROUP, kv_len - 1)[None, :]
-    for i in range(count):
-        token = (first + i) * TILE
-        key = (token + rows(l))[:, None]
-        wait_tile(k_full, i)
-        s = qk_product(k_ring.slot(slot_of(i)), q_smem)
-        s = wgmma_wait(0, s)
-        release(k_empty, i)
-        s = score(args, s, key, query, q_head)
-        s = mask(args, s, key, query, q_head)
-        p, m, l, alpha = online_softmax(s, m, l)
-        store_p(p_smem, p)
-        o = o * like_cols(alpha, o)[None, :]
-        v_tile = v_ring.slot(slot_of(i))
-        wait_tile(v_full, i)
-        if token + TILE > kv_len:
-            clear_v(v_tile, kv_len - token)
-        o = pv_product(v_tile, p_smem, o)
-        o = wgmma_wait(0, o)
-        release(v_empty, i)
-    finish(args, o, m, l, pair, seq, head, slot, first_slot, splits, resident)
+    if count > 0:
+        wait_tile(k_full, 0)
+        s = wgmma_wait(0, qk_product(k_ring.slot(0), q_smem))
+        release(k_empty, 0)
+        s = logits(args, s, first * TILE, query, q_head)
+        m = first_reference(s)
+        for i in range(count - 1):
+            p_tile = p_smem.slot(i % 2)
+            m, l, o = softmax_step(s, m, l, o, p_tile)
+            wait_tile(v_full, i)
+            o = pv_product(v_ring.slot(slot_of(i)), p_tile, o)
+            wait_tile(k_full, i + 1)
+            s = qk_product(k_ring.slot(slot_of(i + 1)), q_smem)
+            o, s = wgmma_wait(0, (o, s))
+            release(v_empty, i)
+            release(k_empty, i + 1)
+            s = logits(args, s, (first + i + 1) * TILE, query, q_head)
+        last = count - 1
+        p_tile = p_smem.slot(last % 2)
+        m, l, o = softmax_step(s, m, l, o, p_tile)
+        v_tile = v_ring.slot(slot_of(last))
+        wait_tile(v_full, last)
+        if (first + count) * TILE > kv_len:
+            clear_v(v_tile, kv_len - (first + last) * TILE)
+        o = wgmma_wait(0, pv_product(v_tile, p_tile, o))
+        release(v_empty, last)
+    finish(args, o, m, l, pair, seq, head, slot, first_slot, splits, flags)
 
 
 @jit
@@ -193,7 +221,7 @@ def decode(args):
     k_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
     v_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
     q_smem = alloc([COLUMNS, HEAD_DIM], DTYPE)
-    p_smem = alloc([COLUMNS, TILE], DTYPE)
+    p_smem = alloc([2, COLUMNS, TILE], DTYPE)
     if TILE_PAGES == 1:
         k_boxes = k_ring
         v_boxes = v_ring

@@ -50,8 +50,8 @@ class SplitMerge(Block):
     poll_above: int = field(default=8, validator=at_least(0, "number of splits above which a sequence's CTAs poll and merge a slice each"))
 
     def constants(self, problem: Problem) -> dict[str, Constant]:
-        block = 4 * problem.columns if problem.head_dim * problem.columns >= 512 else problem.head_dim
-        block = min(block, problem.head_dim)
+        # the compiler's scratch for the last sum is 4 warps x block x 4 B; at 32 columns a larger one would cost the second CTA of the multiprocessor
+        block = 64 if problem.columns == 16 else 32
         lanes = WARPS * 32 * 4 // block
         return {
             "POLL_ABOVE": Constant(self.poll_above, "splits above which the CTAs of a sequence merge a slice each"),
@@ -73,7 +73,7 @@ class SplitMerge(Block):
 
 
 @jit
-def finish(args, o, m, l, pair, seq, head, slot, first_slot, splits, resident):
+def finish(args, o, m, l, pair, seq, head, slot, first_slot, splits, flags):
     """Write the rows of an unsplit sequence (slot -1), or join the merge of a split one (slot >= 0); slot -2 is an idle CTA."""
     row = cols(o)
     d = head_dim_of(rows(o))
@@ -87,12 +87,11 @@ def finish(args, o, m, l, pair, seq, head, slot, first_slot, splits, resident):
         ml = args.partial_ml + as_int64(slot) * (2 * COLUMNS)
         store(ml + row, m, mask=row < ROWS)
         store(ml + COLUMNS + row, l, mask=row < ROWS)
-        role_sync()
         counter = args.counters + pair * 2
         if POLL_ABOVE == 0:
             merge_as_last(args, counter, seq, head, first_slot, splits)
         else:
-            if (splits <= POLL_ABOVE) | (resident == 0):
+            if (splits <= POLL_ABOVE) | (flags % 2 == 0):
                 merge_as_last(args, counter, seq, head, first_slot, splits)
             else:
                 merge_by_slices(args, counter, seq, head, slot - first_slot, first_slot, splits)

@@ -52,7 +52,7 @@ class StaticSplit(Block):
 
 @jit
 def task(args):
-    """This CTA's work: (sequence, kv head) pair, first key tile, tiles, kv length, partial slot (-1 unsplit, -2 idle), its first slot, parts, all resident."""
+    """This CTA's work: (sequence, kv head) pair, first key tile, tiles, kv length, partial slot (-1 unsplit, -2 idle), its first slot, parts, flags (none)."""
     pair = program_id(1)
     kv_len = load(args.kv_lens + pair // args.kv_heads) + args.new_tokens
     first, last = tile_range(args, kv_len)

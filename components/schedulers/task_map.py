@@ -5,7 +5,7 @@ record.  More sequences than slots: the chunk is the average share of a slot, ta
 all resident.  The map is rebuilt before each step (a captured graph stays right when lengths change) and shared by all layers of the step.
 
 Record, 8 x int32: pair (sequence * kv heads + head), first key tile, tiles, kv length, partial slot (-1 unsplit, -2 idle), first slot of the
-sequence, parts, all tasks resident.
+sequence, parts, flags (1: all tasks are resident at once; 2: K and V exceed the L2 cache, so they should leave it first).
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class TaskMap(Block):
             Argument("batch", "i32", "sequences"),
             Argument("kv_heads", "i32", "key/value heads"),
             Argument("slots", "i32", "CTAs of the attention kernel that are resident at once"),
+            Argument("l2_tiles", "i32", "key tiles (with their value tiles) of one kv head that fit the L2 cache"),
         )
 
     def provides(self, problem: Problem) -> tuple[Function, ...]:
@@ -64,7 +65,7 @@ class TaskMap(Block):
 
 @jit
 def task(args):
-    """This CTA's record: (sequence, kv head) pair, first key tile, tiles, kv length, partial slot, its first slot, parts, all resident."""
+    """This CTA's record: (sequence, kv head) pair, first key tile, tiles, kv length, partial slot, its first slot, parts, flags."""
     record = args.tasks + program_id(0) * RECORD
     return (
         load(record),
@@ -105,15 +106,26 @@ def count_tasks(args, chunk):
 
 
 @jit
-def choose_chunk(args, slots):
-    """Smallest chunk, from MIN_TILES up, that gives at most `slots` tasks; the average share where sequences alone exceed the slots."""
+def measure(args):
+    """Key tiles in total and of the longest sequence."""
     total = 0
     longest = 1
     for base in range(0, args.batch, PLAN_BLOCK):
         tiles, here = lengths(args, base)
         total += reduce_sum(tiles, 0)
         longest = maximum(longest, reduce_max(tiles, 0))
-    low = maximum(cdiv(total, slots), MIN_TILES)
+    return total, longest
+
+
+@jit
+def choose_chunk(args, slots, total, longest):
+    """Smallest chunk, from the minimum up, that gives at most `slots` tasks; the average share where sequences alone exceed the slots.
+
+    The minimum is MIN_TILES, and half of it where there are few tiles for each slot and the longest sequence is split anyway: then the serial steps
+    of a task, not the bytes, take the time.
+    """
+    least = MIN_TILES // 2 if (longest > MIN_TILES) & (total <= 2 * slots) else MIN_TILES
+    low = maximum(cdiv(total, slots), least)
     high = low
     if slots > args.batch:
         # sum ceil(t / c) <= total / c + batch, so this chunk always fits
@@ -131,7 +143,8 @@ def choose_chunk(args, slots):
 def plan_tasks(args):
     """Planner kernel: CTA j writes record j of the attention kernel's grid."""
     slots = maximum(args.slots // args.kv_heads, 1)
-    chunk = choose_chunk(args, slots)
+    total, longest = measure(args)
+    chunk = choose_chunk(args, slots, total, longest)
     per_head = count_tasks(args, chunk)
     j = program_id(0)
     head = j // per_head
@@ -157,13 +170,13 @@ def plan_tasks(args):
                 n = reduce_sum(where(mine, parts, 0), 0)
                 part = index - reduce_sum(where(mine, end - parts, 0), 0)
                 first_slot = reduce_sum(where(mine, split_end - split, 0), 0)
-                write_record(args, record, seq, head, part, n, first_slot, per_head)
+                write_record(args, record, seq, head, part, n, first_slot, per_head, total)
             before += reduce_sum(parts, 0)
             split_before += reduce_sum(split, 0)
 
 
 @jit
-def write_record(args, record, seq, head, part, parts, first_slot, per_head):
+def write_record(args, record, seq, head, part, parts, first_slot, per_head, total):
     """Part `part` of `parts` equal parts of a sequence."""
     kv_len = load(args.kv_lens + seq) + args.new_tokens
     first, last = tile_range(args, kv_len)
@@ -176,4 +189,5 @@ def write_record(args, record, seq, head, part, parts, first_slot, per_head):
     store(record + 4, first_slot + part if parts > 1 else -1)
     store(record + 5, first_slot)
     store(record + 6, parts)
-    store(record + 7, 1 if per_head * args.kv_heads <= args.slots else 0)
+    resident = 1 if per_head * args.kv_heads <= args.slots else 0
+    store(record + 7, resident + (2 if total > args.l2_tiles else 0))

@@ -1,52 +1,103 @@
-"""Online softmax in base 2 along the keys, one column per query row; normalisation is deferred to the end.
+"""Online softmax in base 2 along the keys, normalised at the end; the reference maximum moves only when a probability grows past a limit.
 
-State: running maximum m [N] and row sums l [keys, N] kept per key row, so that the sum over keys is taken once, at the end.
-A column whose keys are all masked so far has m = -inf; its reference is 0 so that no NaN appears (exp2(-inf) = 0).
+Softmax does not depend on the reference, only its range does: with m from the first tile, P = 2**(s - m) stays right until it leaves the range of
+its element type.  So a usual step needs no maximum over the keys, no exchange between warps and no rescale; the one test, P > limit, rides on the
+barrier that publishes P anyway.  An exact maximum is the same with the limit at a fresh maximum's P, so that every new maximum is followed.
 """
 
 from __future__ import annotations
 
 import torch
-from attrs import frozen
+from attrs import field, frozen
 
-from tle_attn.dialect import exp2, jit, maximum, reduce_max, where
+from tle_attn.dialect import exp2, jit, maximum, reduce_max, role_sync
+from tle_attn.errors import NumericError
 from tle_attn.spec import Block, Constant, Function, Port, Problem
+from tle_attn.spec.problem import one_of
 from tle_attn.spec.types import DType
 
 TILE = 64
+#: largest finite value of the element type that P is stored in; bf16 keeps P as precise at any scale, its limit bounds the fp32 sums
+P_MAX = {DType.BF16: 2.0**20, DType.FP8: 448.0}
 
 
 @frozen(kw_only=True)
 class OnlineSoftmax(Block):
-    """Exact running maximum: P <= 1, O is rescaled whenever the maximum moves."""
+    """Running state: reference m [N] (base-2 logits), row sums l [keys, N] kept per key row.
+
+    Attributes:
+        maximum: "lazy", or "exact": follow every new maximum, P <= 2**p_exponent always; costs a rescale at each.
+        p_exponent: P carries 2**p_exponent (fp8: spends e4m3's range above 1); O and l carry it too, so it cancels.
+
+    Source of the numbers: bf16 P is as precise at 2**20 as at 1.  e4m3 holds up to 448 = 2**8.8: a lazy maximum needs headroom, so P starts at 2**4;
+    an exact one can start at 2**8.
+    """
 
     KIND = "softmax"
     NAME = "online"
 
-    def provides(self, problem: Problem) -> tuple[Function, ...]:
-        n = problem.columns
-        s = Port("s", DType.F32, ("key", "query"), (TILE, n), layout="mma")
-        m = Port("m", DType.F32, ("query",), (n,))
-        row_sum = Port("l", DType.F32, ("key", "query"), (TILE, n), layout="mma")
-        p = Port("p", DType.F32, ("key", "query"), (TILE, n), layout="mma")
-        alpha = Port("alpha", DType.F32, ("query",), (n,))
-        return (Function("online_softmax", (s, m, row_sum), (p, m, row_sum, alpha)),)
+    maximum: str = field(default="lazy", validator=one_of(("lazy", "exact"), "when the reference maximum moves"))
+    p_exponent: int | None = field(default=None)
 
-    @staticmethod
-    def reference(s: torch.Tensor, m: torch.Tensor, l: torch.Tensor) -> tuple[torch.Tensor, ...]:  # noqa: E741
-        """Semantic definition, float64."""
-        s, m, l = s.double(), m.double(), l.double()  # noqa: E741
-        m_new = torch.maximum(m, s.amax(0))
-        m_ref = torch.where(m_new > float("-inf"), m_new, 0.0)
-        p, alpha = torch.exp2(s - m_ref), torch.exp2(m - m_ref)
-        return p, m_new, l * alpha + p, alpha
+    @property
+    def exact_maximum(self) -> bool:
+        return self.maximum == "exact"
+
+    def exponent(self, problem: Problem) -> int:
+        if self.p_exponent is not None:
+            return self.p_exponent
+        return (8 if self.exact_maximum else 4) if problem.dtype is DType.FP8 else 0
+
+    def limit(self, problem: Problem) -> float:
+        """P above this moves the reference."""
+        return 2.0 ** self.exponent(problem) if self.exact_maximum else P_MAX[problem.dtype]
+
+    def check(self, problem: Problem) -> None:
+        exponent, top = self.exponent(problem), P_MAX[problem.dtype]
+        if 2.0**exponent > top or (not self.exact_maximum and 2.0 ** (exponent + 1) > top):
+            raise NumericError(
+                f"P scaled by 2**{exponent} leaves the range of {problem.dtype.value}", key="p_exponent", value=exponent,
+                allowed=f"2**p_exponent <= {top:g}" + ("" if self.exact_maximum else ", with at least one binary order of headroom for a lazy maximum"),
+                reason="a fresh maximum has P = 2**p_exponent, an older one more",
+            )
+
+    def constants(self, problem: Problem) -> dict[str, Constant]:
+        return {
+            "P_EXPONENT": Constant(float(self.exponent(problem)), "P, l and O carry 2**P_EXPONENT"),
+            "P_LIMIT": Constant(self.limit(problem), "P above this moves the reference maximum"),
+        }
+
+    def provides(self, problem: Problem) -> tuple[Function, ...]:
+        s = Port("s", DType.F32, ("key", "query"), (TILE, problem.columns), layout="mma")
+        m = Port("m", DType.F32, ("query",), (problem.columns,))
+        return (Function("first_reference", (s,), (m,)), Function("softmax_step"))
+
+    def reference(self, s: torch.Tensor, m: torch.Tensor, l: torch.Tensor, o: torch.Tensor) -> tuple[torch.Tensor, ...]:  # noqa: E741
+        """Semantic definition of `softmax_step`, float64: the state after a tile, and P as published.  Which reference is used is free within the limit."""
+        s, m, l, o = s.double(), m.double(), l.double(), o.double()  # noqa: E741
+        scale = 2.0 ** self.p_exponent if self.p_exponent else 1.0
+        p = torch.exp2(s - m) * scale
+        return m, l + p, o, p
 
 
 @jit
-def online_softmax(s, m, l):
-    """One key tile: probabilities relative to the new maximum, the new state, and the factor for what was summed before."""
-    m_new = maximum(m, reduce_max(s, 0))
-    m_ref = where(m_new > float("-inf"), m_new, 0.0)
-    alpha = exp2(m - m_ref)
-    p = exp2(s - m_ref[None, :])
-    return p, m_new, l * alpha[None, :] + p, alpha
+def first_reference(s):
+    """Reference maximum from the first key tile; finite even where every key is masked, so that s - m is never NaN."""
+    return maximum(reduce_max(s, 0), -1.0e30)
+
+
+@jit
+def softmax_step(s, m, l, o, p_tile):
+    """One key tile: P in shared memory for the product; m, l and o follow the maximum where P left its range."""
+    p = exp2(s - (m - P_EXPONENT)[None, :])
+    if publish_p(p_tile, p, P_LIMIT) != 0:
+        m_new = maximum(m, reduce_max(s, 0))
+        alpha = exp2(m - m_new)
+        o = o * alpha[None, :]
+        l = l * alpha[None, :]
+        m = m_new
+        p = exp2(s - (m - P_EXPONENT)[None, :])
+        publish_p(p_tile, p, P_LIMIT)
+        # ends the exchange of the maximum here, or the compiler would put a barrier into every step behind this branch
+        role_sync()
+    return m, l + p, o

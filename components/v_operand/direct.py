@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from attrs import frozen
 
-from tle_attn.dialect import fence_async, jit, rows, smem_load, smem_store, trans, wgmma, where
+from tle_attn.dialect import fence_async, jit, rows, smem_load, smem_store, wgmma, where
 from tle_attn.errors import SpecError
 from tle_attn.spec import Block, Function, Port, Problem
 from tle_attn.spec.types import DType, Place
@@ -33,19 +33,12 @@ class DirectV(Block):
         p_smem = Port("p_smem", problem.dtype, ("query", "key"), (n, TILE), Place.SHARED, "swizzled", "key")
         v = Port("v_tile", problem.dtype, ("key", "dim"), (TILE, d), Place.SHARED, "swizzled", "dim")
         o = Port("o", DType.F32, ("dim", "query"), (d, n), layout="mma")
-        return (Function("store_p", (p_smem, p)), Function("clear_v", (v,)), Function("pv_product", (v, p_smem, o), (o,)), Function("head_dim_of"))
+        return (Function("publish_p", (p_smem, p)), Function("clear_v", (v,)), Function("pv_product", (v, p_smem, o), (o,)), Function("head_dim_of"))
 
     @staticmethod
     def reference(v_tile: torch.Tensor, p_smem: torch.Tensor, o: torch.Tensor) -> torch.Tensor:
         """Semantic definition of `pv_product`, float64."""
         return o.double() + v_tile.double().T @ p_smem.double().T
-
-
-@jit
-def store_p(p_smem, p):
-    """Probabilities as the B operand [N, keys]."""
-    smem_store(p_smem, trans(p.to(DTYPE)))
-    fence_async()
 
 
 @jit

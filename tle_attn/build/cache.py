@@ -20,10 +20,11 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -52,12 +53,14 @@ def _usable(folder: Path) -> Path:
     """`folder` if files can be written there, else a temporary folder, and said so."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
+        with tempfile.TemporaryFile(dir=folder) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
             return folder
     except OSError as error:
         temporary = Path(tempfile.mkdtemp(prefix="tle_attn_"))
         atexit.register(shutil.rmtree, temporary, ignore_errors=True)
-        warnings.warn(f"compile cache {folder} cannot be written ({error.strerror}): this process compiles into {temporary} and removes it at its end", CacheWarning, stacklevel=2)
+        warnings.warn(f"compile cache {folder} cannot be written or locked ({error.strerror}): this process compiles into {temporary}, removed at its end",
+                      CacheWarning, stacklevel=2)
         return temporary
 
 
@@ -114,6 +117,12 @@ def _read_json(path: Path) -> Any:
         return None
 
 
+@functools.cache
+def _facts_code() -> str:
+    """Digest of the code that measures facts: what an older version of it noted does not count."""
+    return digest(Path(sys.modules[Facts.__module__].__file__).read_text())
+
+
 @define(eq=False)
 class Entry:
     """The place of one compiled kernel."""
@@ -140,15 +149,14 @@ class Entry:
 
     @contextmanager
     def triton_cache(self) -> Iterator[None]:
-        """Let Triton use this entry as its cache; counts a real compilation and notes its files' checksums."""
+        """Let Triton use this entry as its cache; counts a real compilation and notes its files' checksums. A failed one leaves nothing."""
         from triton import knobs
 
         users_listener = knobs.compilation.listener
-        fresh = False
+        hits = []
 
         def listener(**event: Any) -> None:
-            nonlocal fresh
-            fresh = not event["cache_hit"]
+            hits.append(event["cache_hit"])
             if users_listener:
                 users_listener(**event)
 
@@ -158,22 +166,23 @@ class Entry:
             knobs.compilation.store_binary_only = False
             try:
                 yield
-            except BaseException:
-                shutil.rmtree(self.path, ignore_errors=True)
-                raise
-        if fresh:
+            finally:
+                if not hits:
+                    shutil.rmtree(self.path, ignore_errors=True)
+        if False in hits:
             global _compiled
             _compiled += 1
             _write(self.path / "checksums.json", json.dumps(_checksums(self.path)))
 
-    def read_facts(self) -> Facts | None:
-        """Facts noted by an earlier process."""
-        values = _read_json(self.path / "facts.json")
-        return Facts.from_dict(values) if values else None
-
-    def write_facts(self, facts: Facts) -> None:
-        """Note the facts for later processes."""
-        _write(self.path / "facts.json", json.dumps(facts.to_dict()))
+    def facts(self, measure: Callable[[], Facts]) -> Facts:
+        """Facts that an earlier process noted, measured and noted now where there are none."""
+        path = self.path / "facts.json"
+        noted = _read_json(path) or {}
+        if noted.get("measured_by") == _facts_code():
+            return Facts.from_dict(noted["facts"])
+        facts = measure()
+        _write(path, json.dumps({"measured_by": _facts_code(), "facts": facts.to_dict()}))
+        return facts
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib.util
 import sys
@@ -19,14 +20,14 @@ from tle_attn.build.signature import Descriptor, check_signature, describe_signa
 from tle_attn.build.toolchain import tools, triton_version
 
 
-@define(eq=False)
+@define(eq=False, slots=False)
 class CompiledKernel:
     """A kernel compiled for sm_90a.
 
     Attributes:
         name: the entry's name.
         path: the module's file, named by a digest of its text.
-        signature: types of the arguments that a launch passes.
+        signature: types of the arguments that a launch passes, in the kernel's order.
         constants: values of compile-time arguments.
     """
 
@@ -37,11 +38,11 @@ class CompiledKernel:
     _arguments: Sequence[str]
     _kernel: Any
     _entry: cache.Entry
-    _loaded: bool = field(default=False, init=False)
+    _loaded: dict[int, Any] = field(factory=dict, init=False)
 
     @property
     def num_warps(self) -> int:
-        """Warps of a CTA, those of all roles and the padding to whole warpgroups together."""
+        """Warps of a CTA: those of all roles, and the padding to whole warpgroups."""
         return self._kernel.metadata.num_warps
 
     @property
@@ -62,23 +63,28 @@ class CompiledKernel:
     @functools.cached_property
     def facts(self) -> Facts:
         """Registers, spills, shared memory and instruction counts."""
-        stored = self._entry.read_facts()
-        if stored is None:
-            stored = measure(self.asm["cubin"], self.asm["ptx"], self.shared_bytes, tools())
-            self._entry.write_facts(stored)
-        return stored
+        return self._entry.facts(lambda: measure(self.asm["cubin"], self.asm["ptx"], self.shared_bytes, tools()))
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """ptxas remarks about performance."""
         return self.facts.warnings
 
-    def load(self) -> None:
-        """Put the machine code on the current CUDA device. Capturing a CUDA graph needs this done before."""
-        if not self._loaded:
+    def load(self) -> Any:
+        """Put the machine code on the current CUDA device; a CUDA graph can capture launches from then on.
+
+        Returns:
+            Triton's handle of the kernel on that device.
+        """
+        import torch
+
+        device = torch.cuda.current_device()
+        if device not in self._loaded:
+            kernel = copy.copy(self._kernel)
             with cache.launchers():
-                self._kernel._init_handles()
-            self._loaded = True
+                kernel._init_handles()
+            self._loaded[device] = kernel
+        return self._loaded[device]
 
     def launch(self, grid: Sequence[int], args: Sequence[Any], stream: int | None = None) -> None:
         """Launch on the current CUDA device.
@@ -86,13 +92,12 @@ class CompiledKernel:
         Args:
             grid: up to three counts of CTAs; the first one counts clusters in a cluster kernel.
             args: values in the order of ``signature``: tensors for pointers, numbers, and :func:`tle_attn.build.descriptor` results.
-            stream: CUDA stream handle; the current stream of PyTorch when None.
+            stream: CUDA stream handle; PyTorch's current stream when None.
         """
         if len(args) != len(self.signature):
             raise BuildError(f"{self.name} takes {len(self.signature)} arguments ({', '.join(self.signature)}), not {len(args)}")
-        self.load()
         values = iter(args)
-        self._kernel[(*grid, 1, 1)[:3]](*(self.constants[a] if a in self.constants else next(values) for a in self._arguments), stream=stream)
+        self.load()[(*grid, 1, 1)[:3]](*(self.constants[a] if a in self.constants else next(values) for a in self._arguments), stream=stream)
 
 
 def _import_module(path: Path) -> tuple[ModuleType, Any]:
@@ -107,9 +112,9 @@ def _import_module(path: Path) -> tuple[ModuleType, Any]:
             sys.modules[name] = module
             try:
                 spec.loader.exec_module(module)
-            except BaseException:
+            except Exception as error:
                 del sys.modules[name]
-                raise
+                raise BuildError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
             module.__tle_attn_compile_hook__ = knobs.runtime.add_stages_inspection_hook
     return sys.modules[name], sys.modules[name].__tle_attn_compile_hook__
 
@@ -141,7 +146,8 @@ def compile_module(path_or_text: str | Path, entry: str, signature: Mapping[str,
         return _compile(path, entry, signature, constants, {k: v for k, v in options.items() if v is not None}, place)
 
 
-def _compile(path: Path, entry: str, signature: Mapping[str, str | Descriptor], constants: dict[str, Any], options: dict[str, Any], place: cache.Entry) -> CompiledKernel:
+def _compile(path: Path, entry: str, signature: Mapping[str, str | Descriptor], constants: dict[str, Any], options: dict[str, Any],
+             place: cache.Entry) -> CompiledKernel:
     import triton
     from triton import knobs
     from triton.backends.compiler import GPUTarget
@@ -165,4 +171,5 @@ def _compile(path: Path, entry: str, signature: Mapping[str, str | Descriptor], 
         raise explain(failure, entry, path, printed.text, place.log_folder) from failure
     if printed.text:
         sys.stderr.write(printed.text)
-    return CompiledKernel(entry, path, dict(signature), constants, function.arg_names, kernel, place)
+    ordered = {a: signature[a] for a in function.arg_names if a in signature}
+    return CompiledKernel(entry, path, ordered, constants, function.arg_names, kernel, place)

@@ -89,7 +89,10 @@ def explain(error: BaseException, entry: str, path: Path, printed: str, log_fold
         cause = cause.__cause__
     reason = getattr(cause, "error_message", None) or str(cause) or type(cause).__name__
     diagnostic = re.search(rf"{re.escape(path.name)}\W*:(\d+):\d+\W*: error: (.*)", printed) or re.search(r"()error: (.*)", printed)
-    if not lines and diagnostic:
+    assertion = re.search(r"Assertion .*?\"(.*?)\". failed", printed)
+    if not lines and assertion:
+        reason = f"the compiler's assertion failed: {assertion[1]}"
+    elif not lines and diagnostic:
         reason = diagnostic[2]
         lines = [int(diagnostic[1])] if diagnostic[1] else []
     refusal = re.search(r"ptxas .*?line (\d+);\s*(?:error|fatal)\s*:\s*(.*)", f"{reason}\n{printed}")

@@ -60,9 +60,10 @@ def check_signature(arguments: Sequence[str], signature: Mapping[str, str | Desc
     missing, unknown = [a for a in arguments if a not in given], [a for a in given if a not in arguments]
     twice = [a for a in signature if a in constants]
     if missing or unknown or twice:
-        raise BuildError(f"{entry}({', '.join(arguments)}): signature and constants must name every argument once; missing {missing}, unknown {unknown}, twice {twice}")
+        raise BuildError(f"{entry}({', '.join(arguments)}): signature and constants must name every argument once; "
+                         f"missing {missing}, unknown {unknown}, twice {twice}")
     for name, kind in signature.items():
-        if not isinstance(kind, Descriptor) and kind.removesuffix(":16") not in SCALARS and kind.removeprefix("*") not in (POINTEES if kind.startswith("*") else ()):
+        if not (isinstance(kind, Descriptor) or kind.removesuffix(":16") in SCALARS or (kind.startswith("*") and kind[1:] in POINTEES)):
             raise BuildError(f"{entry}: argument {name} has type {kind!r}: allowed are a Descriptor, {', '.join(SCALARS)}, and * before {', '.join(POINTEES)}")
 
 
@@ -72,7 +73,7 @@ def describe_signature(signature: Mapping[str, str | Descriptor]) -> str:
 
 
 def triton_signature(arguments: Sequence[str], signature: Mapping[str, str | Descriptor]) -> tuple[dict[str, str], dict[tuple[int], list]]:
-    """Signature and attributes for Triton: pointers are 16-byte divisible, and so are the values of scalars marked `:16`; other scalars have no specialisation."""
+    """Signature and attributes for Triton: pointers, and scalars marked `:16`, are multiples of 16; other scalars have no specialisation."""
     types, attributes = {}, {}
     for index, name in enumerate(arguments):
         kind = signature.get(name, "constexpr")
@@ -103,7 +104,7 @@ def descriptor(tensor: Any, shape: Sequence[int], strides: Sequence[int], block_
     if min(shape) < 1:
         raise BuildError(f"descriptor: shape {tuple(shape)} has an empty dimension, which TMA cannot describe")
     if strides[-1] != 1 or any(s * size % 16 for s in strides[:-1]):
-        raise BuildError(f"descriptor: strides {tuple(strides)}: TMA needs 1 in the last dimension and multiples of 16 bytes ({16 // size} elements) in the others")
+        raise BuildError(f"descriptor: strides {tuple(strides)}: TMA needs 1 in the last dimension, multiples of 16 bytes ({16 // size} elements) before")
     if tensor.data_ptr() % 16:
         raise BuildError("descriptor: TMA needs a base address that is a multiple of 16 bytes")
     return TensorDescriptor(tensor, list(shape), list(strides), list(box.block_shape), box.layout())

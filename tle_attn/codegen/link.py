@@ -19,12 +19,11 @@ from ..dialect.table import NAMES
 from ..errors import LinkError
 from ..spec import Argument, DType, Kernel
 from . import source as src
-from .lint import lint
+from .lint import BUILTINS, lint
+from .lint_program import lint_program
 from .prelude import TARGETS, defined_names, prelude
 
 MARK = "# ==== kernel text: the same for every target"
-#: names that kernel text may use besides the dialect's
-BUILTINS = frozenset({"range", "float", "int", "len", "min", "max", "isinstance", "tuple", "True", "False", "None"})
 
 
 @frozen
@@ -100,12 +99,15 @@ class Linker:
 
     def _collect(self) -> dict[str, src.Text]:
         functions: dict[str, src.Text] = {}
+        written: list[src.Text] = []
         for where, block in self.kernel.blocks:
             for text in src.functions_of(block.source_file(), where):
                 if text.name in functions:
                     raise LinkError(f"{text.name} is defined by {functions[text.name].owner} and by {where}")
                 lint(text.source, text.file, text.line)
+                written.append(text)
                 functions[text.name] = text.edited(src.prune(text.source, self.values))
+        lint_program(tuple(written))
         for chain, parameters in self.chains.items():
             links = [block.HOOKS[chain] for _, block in self.kernel.blocks if chain in block.HOOKS]
             if links:
@@ -132,6 +134,7 @@ class Linker:
 
     # ---- reachability
     def _reachable(self) -> list[str]:
+        known = {*self.values, *BUILTINS, *self.micro_names, *NAMES, "args"}
         seen: set[str] = set()
         pending = self._entry_names()
         for name in pending:
@@ -146,8 +149,9 @@ class Linker:
             for free in sorted(src.free_names(text.tree())):
                 if free in self.functions:
                     pending.append(free)
-                elif free not in self.values and free not in BUILTINS and free not in self.micro_names and free not in NAMES and free != "args":
-                    raise LinkError(f"{text.file}:{text.line}: {name} uses {free}, which is no operation of the dialect, constant or function of the kernel's blocks")
+                elif free not in known:
+                    where = f"{text.file}:{text.line}"
+                    raise LinkError(f"{where}: {name} uses {free}, which is no operation of the dialect, constant or function of the kernel's blocks")
         # chains are read before the mainloop that calls them, and kernels come last
         last = self.kernel.blocks[-1][0]
         rank = {name: (t.owner == last, name in self._entry_names()) for name, t in self.functions.items()}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any
 
 from attrs import evolve, frozen
 
@@ -79,14 +81,17 @@ def is_empty(tree: ast.FunctionDef) -> bool:
 
 
 def replace_spans(source: str, edits: list[tuple[int, int, int, int, str]]) -> str:
-    """Replace (line, column, end line, end column) spans; lines from 1, columns in bytes of ASCII text; spans must not overlap."""
-    lines = source.splitlines()
+    """Replace (line, column, end line, end column) spans; lines from 1, columns in ASCII text; spans must not overlap.
+
+    A span that is replaced by nothing takes the comma behind it along.
+    """
+    starts = [0]
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
     for line, col, end_line, end_col, new in sorted(edits, reverse=True):
-        tail = lines[end_line - 1][end_col:]
-        if not new and lines[line - 1][:col].endswith("(") and tail.startswith(", "):
-            tail = tail[2:]
-        lines[line - 1 : end_line] = [lines[line - 1][:col] + new + tail]
-    return "\n".join(lines)
+        tail = source[starts[end_line - 1] + end_col :]
+        source = source[: starts[line - 1] + col] + new + (tail if new else re.sub(r"^\s*,\s*", "", tail))
+    return source
 
 
 def remove_statements(source: str, nodes: list[ast.stmt]) -> str:
@@ -129,27 +134,38 @@ def prune(source: str, constants: dict[str, Any]) -> str:
 def _keep_branch(source: str, lines: list[str], node: ast.If, value: bool) -> str:
     keep = node.body if value else node.orelse
     body: list[str] = []
+    is_elif = _is_elif(lines[node.lineno - 1])
+    if is_elif and not keep:
+        return "\n".join(lines[: node.lineno - 1] + lines[node.end_lineno :])
     if keep:
         first = keep[0].lineno
         start = node.test.end_lineno if value else node.body[-1].end_lineno + 1
         while first - 1 > start and lines[first - 2].lstrip().startswith("#"):  # comments of the branch stay with it
             first -= 1
-        body = textwrap.indent(textwrap.dedent("\n".join(lines[first - 1 : keep[-1].end_lineno])), " " * node.col_offset).splitlines()
-        if body and body[0].lstrip().startswith("elif "):
-            body[0] = body[0].replace("elif ", "if ", 1)
+        chained = _is_elif(lines[keep[0].lineno - 1])
+        indent = " " * (node.col_offset + (4 if is_elif and not chained else 0))
+        body = textwrap.indent(textwrap.dedent("\n".join(lines[first - 1 : keep[-1].end_lineno])), indent).splitlines()
+        if is_elif and not chained:  # what is kept stays under the tests before it
+            body.insert(0, " " * node.col_offset + "else:")
+        elif chained and not is_elif:
+            body[0] = body[0].replace("elif", "if", 1)
         return "\n".join(lines[: node.lineno - 1] + body + lines[node.end_lineno :])
     return remove_statements(source, [node])
 
 
-def argument_sites(tree: ast.AST) -> Iterator[tuple[str, ast.Name]]:
-    """(callee, the `args` node) of f(args, ...) and of (f, (args, ...)) in a role list."""
+def _is_elif(line: str) -> bool:
+    return line.lstrip().startswith("elif")
+
+
+def argument_sites(tree: ast.AST) -> Iterator[tuple[str, ast.Call | ast.Tuple]]:
+    """(callee, where its arguments are, `args` first) of f(args, ...) and of (f, (args, ...)) in a role list."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args and _is_args(node.args[0]):
-            yield node.func.id, node.args[0]
+            yield node.func.id, node
         if isinstance(node, ast.Tuple) and len(node.elts) == 2 and isinstance(node.elts[0], ast.Name):
             inner = node.elts[1]
             if isinstance(inner, ast.Tuple) and inner.elts and _is_args(inner.elts[0]):
-                yield node.elts[0].id, inner.elts[0]
+                yield node.elts[0].id, inner
 
 
 def _is_args(node: ast.AST) -> bool:
@@ -170,10 +186,15 @@ def flatten_arguments(text: Text, need: dict[str, list[str]]) -> Text:
             edits.append((node.lineno, node.col_offset, node.end_lineno, node.end_col_offset, node.attr))
         elif isinstance(node, ast.arg) and node.arg == "args":
             edits.append((node.lineno, node.col_offset, node.end_lineno, node.end_col_offset, ", ".join(need[text.name])))
-    for callee, node in argument_sites(tree):
+    for callee, site in argument_sites(tree):
+        arguments = site.args if isinstance(site, ast.Call) else site.elts
+        node = arguments[0]
         if callee not in need:
             raise LinkError(f"{text.file}:{text.line + node.lineno - 1}: {text.name} passes args to {callee}, which is no device function of this kernel")
         edits.append((node.lineno, node.col_offset, node.end_lineno, node.end_col_offset, ", ".join(need[callee])))
+        if not need[callee] and isinstance(site, ast.Tuple) and len(arguments) == 2:  # what remains must stay a tuple
+            last = arguments[1]
+            edits.append((last.end_lineno, last.end_col_offset, last.end_lineno, last.end_col_offset, ","))
     return text.edited(replace_spans(text.source, edits))
 
 
@@ -181,18 +202,33 @@ WIDTH = 140
 
 
 def wrap(source: str) -> str:
-    """Break lines that flattened arguments made too long, at the commas of the outermost parentheses that end the line."""
-    out = []
-    for line in source.splitlines():
-        out += _broken(line) if len(line) > WIDTH and not line.lstrip().startswith(("#", '"""')) else [line]
+    """Break lines that flattened arguments made too long, at the commas of the outermost brackets that end the statement.  Strings and comments stay whole."""
+    texts = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    keep = {i for n in texts if n.lineno != n.end_lineno for i in range(n.lineno, n.end_lineno + 1)}
+    out: list[str] = []
+    for number, line in enumerate(source.splitlines(), 1):
+        if len(line) <= WIDTH or number in keep or line.lstrip().startswith(("#", '"')):
+            out.append(line)
+            continue
+        comment = _masked(line).find("#")
+        if comment >= 0:  # a comment moves above its line
+            out.append(" " * (len(line) - len(line.lstrip())) + line[comment:])
+            line = line[:comment].rstrip()
+        out += _broken(line) if len(line) > WIDTH else [line]
     return "\n".join(out)
 
 
+def _masked(line: str) -> str:
+    """The line with the contents of its strings blanked."""
+    return re.sub(r"\"[^\"]*\"|'[^']*'", lambda m: '"' + "_" * (len(m[0]) - 2) + '"', line)
+
+
 def _broken(line: str) -> list[str]:
+    masked = _masked(line)
     indent = " " * (len(line) - len(line.lstrip()))
     stack: list[int] = []
     pairs: list[tuple[int, int]] = []
-    for i, char in enumerate(line):
+    for i, char in enumerate(masked):
         if char in "([{":
             stack.append(i)
         elif char in ")]}" and stack:
@@ -203,8 +239,8 @@ def _broken(line: str) -> list[str]:
     start, end = max(outer, key=lambda p: p[1] - p[0])
     items, depth, last = [], 0, start + 1
     for i in range(start + 1, end):
-        depth += (line[i] in "([{") - (line[i] in ")]}")
-        if line[i] == "," and depth == 0:
+        depth += (masked[i] in "([{") - (masked[i] in ")]}")
+        if masked[i] == "," and depth == 0:
             items.append(line[last:i].strip())
             last = i + 1
     items.append(line[last:end].strip())

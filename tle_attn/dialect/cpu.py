@@ -63,6 +63,7 @@ alloc_named = emu.ops.alloc_named
 named_wait = emu.ops.named_wait
 named_arrive = emu.ops.named_arrive
 copy = emu.ops.copy
+evict_first = emu.ops.evict_first
 tma_store = emu.ops.tma_store
 tma_store_wait = emu.ops.tma_store_wait
 wgmma = emu.ops.wgmma

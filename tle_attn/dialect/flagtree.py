@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+from typing import Any
 
 from tle_attn.errors import TargetUnavailable
 
@@ -62,7 +63,7 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", text)[:2])
 
 
-def _get(root: object, dotted: str) -> object | None:
+def _get(root: Any, dotted: str) -> Any:
     for part in dotted.split("."):
         root = getattr(root, part, None)
     return root

@@ -125,8 +125,27 @@ class Buffer:
 
 
 @aggregate
+class Barrier:
+    """One mbarrier of an array; a wait names the logical use of it."""
+
+    mem: gl.shared_memory_descriptor
+    array: gl.shared_memory_descriptor
+    index: gl.tensor
+    ready: gl.constexpr
+    expect_bytes: gl.constexpr
+
+    @gluon.constexpr_function
+    def __init__(self, mem, array, index, ready, expect_bytes):
+        self.mem = mem
+        self.array = array
+        self.index = index
+        self.ready = gl.constexpr(ready)
+        self.expect_bytes = gl.constexpr(expect_bytes)
+
+
+@aggregate
 class Barriers:
-    """mbarriers; waits name the logical use of a slot."""
+    """An array of mbarriers."""
 
     mem: gl.shared_memory_descriptor
     ready: gl.constexpr
@@ -140,7 +159,7 @@ class Barriers:
 
     @gluon.jit
     def __getitem__(self, i):
-        return Barriers(self.mem.index(2 * i), self.ready, self.expect_bytes)
+        return Barrier(self.mem.index(i), self.mem, gl.to_tensor(i), self.ready, self.expect_bytes)
 
 
 @aggregate
@@ -295,6 +314,7 @@ def alloc_plain(shape: constexpr, dtype: constexpr):
 
 @gluon.jit
 def alias(buffer, shape: constexpr):
+    gl.static_assert(buffer.mem.numel == shape[0] * shape[1] * shape[2], "alias: [n, rows, cols] must have as many elements as the buffer")
     return Buffer(_reinterpret(buffer.mem, buffer.mem.dtype, shape, _tile_shared_layout(shape, buffer.mem.dtype)))
 
 
@@ -324,10 +344,11 @@ def smem_load_cols(buffer, tile):
 
 @gluon.jit
 def alloc_barriers(n: constexpr, arrive_count: constexpr = 1, init: constexpr = PENDING, expect_bytes: constexpr = 0):
-    # 16 bytes apart: the compile hook's addresses are multiples of 16 from Triton 3.8 on.
-    mem = gl.allocate_shared_memory(gl.int64, [2 * n, 1], mbarrier.MBarrierLayout())
+    # an even number: the compile hook's addresses are of multiples of 16 bytes from Triton 3.8 on
+    mem = gl.allocate_shared_memory(gl.int64, [n + n % 2, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(n):
-        mbarrier.init(mem.index(2 * i), count=arrive_count)
+        # a copy's own arrival counts once, a role's arrival ARRIVALS times: its warps share them
+        mbarrier.init(mem.index(i), count=arrive_count if expect_bytes else arrive_count * _ARRIVALS)
     gl.inline_asm_elementwise("fence.mbarrier_init.release.cluster; mov.u32 $0, 0;", "=r", [], dtype=gl.int32, is_pure=False, pack=1)
     return Barriers(mem, init, expect_bytes)
 
@@ -337,9 +358,16 @@ def barrier_wait(barrier, use):
     mbarrier.wait(barrier.mem, (use & 1) ^ barrier.ready)
 
 
+# Arrivals that a role makes at a barrier, shared evenly by its 1, 2, 4 or 8 warps.
+_ARRIVALS = gl.constexpr(8)
+
+
 @gluon.jit
 def barrier_arrive(barrier):
-    mbarrier.arrive(barrier.mem, count=1)
+    # Every warp arrives for itself: Gluon's own arrive has one thread arrive for the role, behind a barrier of all its warps.
+    gl.inline_asm_elementwise(
+        "{ .reg .pred p; bar.warp.sync 0xffffffff; elect.sync _|p, 0xffffffff; @p mbarrier.arrive.release.cta.shared::cta.b64 _, [$1], $2; mov.u32 $0, 0; }",
+        "=r,r,r", [_barrier_address(barrier), _ARRIVALS // gl.num_warps()], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit
@@ -361,8 +389,18 @@ def named_arrive(barrier):
 
 @gluon.jit
 def copy(descriptor, buffer, shape: constexpr, offsets, barrier):
+    gl.static_assert(barrier.expect_bytes > 0, "copy: its barrier needs expect_bytes, the bytes of the copy")
     mbarrier.expect(barrier.mem, barrier.expect_bytes)
     _tma_load(descriptor, offsets, barrier.mem, buffer.mem.reshape(shape))
+
+
+@gluon.jit
+def evict_first(yes):
+    # Gluon's copies take no cache policy before 3.9: the compile hook gives them this register as theirs.
+    assembly: constexpr = _hooked("policy", """{ .reg .b64 first, normal; .reg .pred p; setp.ne.s32 p, $1, 0;
+        createpolicy.fractional.L2::evict_first.b64 first, 1.0; createpolicy.fractional.L2::evict_normal.b64 normal, 1.0;
+        selp.b64 tle_attn_policy, first, normal, p; mov.u32 $0, 0; }""")
+    gl.inline_asm_elementwise(assembly, "=r,r", [yes], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit
@@ -391,6 +429,8 @@ def wgmma(a, b, acc=None, trans_a: constexpr = False, trans_b: constexpr = False
         rhs = b.mem.permute((1, 0))
     else:
         rhs = b.mem
+    if b.mem.dtype == gl.float8e4nv:
+        gl.static_assert(trans_b and not trans_a, "wgmma: fp8 operands in shared memory must be K-contiguous: a as [m, k], b as [n, k] with trans_b")
     if acc is None:
         zero = gl.full([lhs.shape[0], rhs.shape[1]], 0.0, gl.float32, _mma_layout(lhs.shape[0], rhs.shape[1], lhs.dtype, gl.num_warps()))
         return warpgroup_mma(lhs, rhs, zero, use_acc=False, is_async=True)
@@ -411,7 +451,8 @@ def wgmma_wait(pendings: constexpr, acc):
 _HOOK = "tle_attn_compile_hook_1"
 _ADDRESS_WIDTH = 64 if triton.__version__.startswith("3.6.") else 32  # of the compiler's operation that gives the address of a buffer
 _ADDRESS = re.compile(
-    r"(?P<result>%[\w#]+) = ttg\.local_load (?P<buffer>%[\w#]+) \{[^}]*" + _HOOK + r"[^}]*\} : (?P<buffer_type>!ttg\.memdesc<.*?>) -> (?P<type>tensor<.*?>)(?P<loc> loc\(.*\))?$",
+    r"(?P<result>%[\w#]+) = ttg\.local_load (?P<buffer>%[\w#]+) \{[^}]*" + _HOOK
+    + r"[^}]*\} : (?P<buffer_type>!ttg\.memdesc<.*?>) -> (?P<type>tensor<.*?>)(?: loc\(.*\))?$",
     re.MULTILINE)
 _ALLOCATION = re.compile(r"^    (?P<buffer>%[\w#]+) = ttg\.local_alloc .*?: \(\) -> (?P<type>!ttg\.memdesc<.*?>)(?: loc\(.*\))?$", re.MULTILINE)
 
@@ -457,7 +498,18 @@ def _hook_ptx(text, metadata, barriers, role_0_warps):
     if barriers and metadata["num_warps"] > role_0_warps:
         start = text.index("\n", text.index("// %bb.0:", text.index(".entry"))) + 1
         join = "@other barrier.cluster.arrive.relaxed; @other barrier.cluster.wait; " * barriers
-        text = f"{text[:start]}{{ .reg .pred other; .reg .b32 thread; mov.u32 thread, %tid.x; setp.ge.u32 other, thread, {32 * role_0_warps}; {join}}}\n{text[start:]}"
+        others = f"{{ .reg .pred other; .reg .b32 thread; mov.u32 thread, %tid.x; setp.ge.u32 other, thread, {32 * role_0_warps}; {join}}}\n"
+        text = text[:start] + others + text[start:]
+    registers = ""  # of the whole function
+    if f"{_HOOK} flag;" in text:  # assembly blocks hand a per-thread answer on
+        registers += "\n\t.reg .b32 tle_attn_flag;"
+    if f"{_HOOK} policy;" in text:
+        registers += "\n\t.reg .b64 tle_attn_policy;"
+        load = r"(cp\.async\.bulk\.tensor\.\dd\.shared::cluster\.global\S*mbarrier::complete_tx::bytes)( [^;]*);"
+        text = re.sub(load, r"\1.L2::cache_hint\2, tle_attn_policy;", text)
+    if registers:
+        start = text.index("{", text.index(".entry")) + 1
+        text = text[:start] + registers + text[start:]
     return re.sub(_HOOK + r" \w+(?: \d+)?;", "", text)
 
 
@@ -498,8 +550,8 @@ def _marked_load(mem, layout, _semantic=None):
     """A one-element load of `mem`, marked for the compile hook."""
     layout, width = gl._unwrap_if_constexpr(layout), _ADDRESS_WIDTH
     bits = mem.dtype.primitive_bitwidth * mem.numel
-    if bits % 128 and mem.dtype != gl.int64:  # barriers are 16 bytes apart
-        raise ValueError(f"{mem.dtype}{mem.shape}: a buffer or slot that is written by compact or between CTAs needs a multiple of 16 bytes, because its address is one")
+    if bits % 128:
+        raise ValueError(f"{mem.dtype}{mem.shape}: a buffer or slot that compact or another CTA accesses needs a multiple of 16 bytes, as its address is one")
     count = max(1, bits // width)
     kind = gl.shared_memory_descriptor_type(gl.int64 if width == 64 else gl.int32, [count], gl.SwizzledSharedLayout(1, 1, 1, [0]), [count])
     flat = gl.shared_memory_descriptor(_semantic.builder.create_memdesc_reinterpret(kind.to_ir(_semantic.builder), mem.handle), **kind.__dict__)
@@ -520,6 +572,11 @@ def _address(mem):
     return gl.max(gl.inline_asm_elementwise(_hooked("address", "mov.b32 $0, $1;"), "=r,r", [marked.to(gl.int32)], dtype=gl.int32, is_pure=True, pack=1), 0)
 
 
+@gluon.jit
+def _barrier_address(barrier):
+    return _address(barrier.array) + 8 * barrier.index
+
+
 # ---- clusters
 
 @gluon.constexpr_function
@@ -531,7 +588,7 @@ def _unique_threads(shape, vec, warps):
 
 @gluon.constexpr_function
 def _remote_assembly(operation, vec, unique, warps):
-    """One access of `vec` 32-bit elements in CTA `rank`. Operands: `vec` results, then `vec` each of addresses, ranks, values and barriers, as the operation has them."""
+    """One access of `vec` 32-bit elements in CTA `rank`. Operands: `vec` results, then `vec` each of addresses, ranks, values and barriers as there are any."""
     use = [f"${i}" for i in range(5 * vec)]
     result, address, rank = use[:vec], use[vec], use[2 * vec]
     values, barrier = ", ".join(use[3 * vec:4 * vec]), use[4 * vec]
@@ -611,15 +668,20 @@ def remote_load(buffer, rank):
 
 @gluon.jit
 def cluster_push(buffer, rank, tile, barrier):
-    _remote_write("push", buffer, rank, tile, _address(barrier.mem))
+    _remote_write("push", buffer, rank, tile, _barrier_address(barrier))
 
 
 @gluon.jit
-def cluster_push_wait(barrier, use, nbytes: constexpr):
-    mbarrier.expect(barrier.mem, nbytes)
+def cluster_push_wait(barrier, use, nbytes):
+    # The bytes are announced by one thread before its warp's arrival: the use cannot complete without them.
+    gl.inline_asm_elementwise(
+        "{ .reg .pred p; .reg .b32 t; mov.u32 t, %tid.x; and.b32 t, t, $3; setp.eq.u32 p, t, 0; "
+        "@p mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [$1], $2; mov.u32 $0, 0; }",
+        "=r,r,r,r", [_barrier_address(barrier), nbytes, 32 * gl.num_warps() - 1], dtype=gl.int32, is_pure=False, pack=1)
+    barrier_arrive(barrier)
     gl.inline_asm_elementwise(
         "{ .reg .pred done; wait_${:uid}: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [$1], $2; @!done bra wait_${:uid}; mov.u32 $0, 0; }",
-        "=r,r,r", [_address(barrier.mem), (use & 1) ^ barrier.ready], dtype=gl.int32, is_pure=False, pack=1)
+        "=r,r,r", [_barrier_address(barrier), (use & 1) ^ barrier.ready], dtype=gl.int32, is_pure=False, pack=1)
 
 
 # ---- warp votes
@@ -629,8 +691,9 @@ def _compact_assembly(groups):
     """Operands: `groups` results, then `groups` each of keep flags, values, buffer addresses and starts; a group is one element of each lane."""
     text = f"{{ .reg .pred p; .reg .b32 below, votes, at, count; mov.u32 below, %lanemask_lt; mov.u32 count, ${4 * groups}; "
     for g in range(groups):
-        text += (f"setp.ne.s32 p, ${groups + g}, 0; vote.sync.ballot.b32 votes, p, 0xffffffff; and.b32 at, votes, below; popc.b32 at, at; add.u32 at, at, count; "
-                 f"mad.lo.u32 at, at, 4, ${3 * groups}; @p st.shared.b32 [at], ${2 * groups + g}; popc.b32 votes, votes; add.u32 count, count, votes; ")
+        text += (f"setp.ne.s32 p, ${groups + g}, 0; vote.sync.ballot.b32 votes, p, 0xffffffff; "
+                 f"and.b32 at, votes, below; popc.b32 at, at; add.u32 at, at, count; mad.lo.u32 at, at, 4, ${3 * groups}; "
+                 f"@p st.shared.b32 [at], ${2 * groups + g}; popc.b32 votes, votes; add.u32 count, count, votes; ")
     return text + "bar.warp.sync 0xffffffff; " + " ".join(f"mov.u32 ${g}, count;" for g in range(groups)) + " }"
 
 

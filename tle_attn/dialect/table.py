@@ -83,6 +83,7 @@ OPS: tuple[Op, ...] = (
     Op("named_arrive", "named_arrive(barrier)", "barrier", "bar.arrive: arrive and go on", "assembly", "tle.gpu.barrier_arrive without phase", "threads counted"),
     # ---- TMA
     Op("copy", "copy(descriptor, buffer, shape, offsets, barrier)", "tma", "asynchronous box load; completes `barrier`'s use by its bytes; coordinates out of range give zeros and still count", "expect + TMA load", "tle.gpu.copy(barrier=)", "delivered in pieces at any time; one copy per slot and use"),
+    Op("evict_first", "evict_first(yes)", "tma", "from here on this role's copies leave the L2 cache first if `yes` is not 0 (a hint)", "cache policy of the TMA loads, set by the compile hook", "nothing", "nothing"),
     Op("tma_store", "tma_store(descriptor, buffer, shape, offsets)", "tma", "asynchronous box store; out-of-range parts are clipped", "TMA store", "tle.gpu.copy (synchronous)", "reads the buffer until tma_store_wait; needs fence_async"),
     Op("tma_store_wait", "tma_store_wait()", "tma", "all of this role's TMA stores have read their buffers and are visible", "store_wait(0)", "nothing", "retires the reads"),
     # ---- wgmma

@@ -54,12 +54,18 @@ cluster_barrier = tle.distributed_barrier
 
 @triton.jit
 def atomic_add(pointer, value, sem: tl.constexpr = tl.constexpr("acq_rel")):
+    if sem == "release" or sem == "acq_rel":
+        tl.debug_barrier()  # one thread executes the atomic: the others' earlier accesses have to come before it
     return tl.atomic_add(pointer, value, sem=sem, scope="gpu")
 
 
 @triton.jit
 def load_acquire(pointer):
-    return tl.inline_asm_elementwise("ld.acquire.gpu.global.b32 $0, [$1];", "=r,l", [pointer], dtype=tl.int32, is_pure=False, pack=1)
+    # One thread polls and the reduction hands its value to all: every thread of the role gets the same value, ordered after the read.
+    value = tl.inline_asm_elementwise(
+        "{ .reg .pred p; setp.eq.s32 p, $2, 0; mov.b32 $0, 0x80000000; @p ld.acquire.gpu.global.b32 $0, [$1]; bar.warp.sync 0xffffffff; }",
+        "=&r,l,r", [pointer, tl.arange(0, 128)], dtype=tl.int32, is_pure=False, pack=1)  # fmt: skip
+    return tl.max(value, 0)
 
 
 @triton.jit
@@ -178,6 +184,11 @@ def barrier_arrive(barrier):
 @triton.jit
 def alloc_named(first_id: tl.constexpr, n: tl.constexpr, threads: tl.constexpr):
     return tle.gpu.alloc_barriers(n, threads)  # the compiler picks the hardware ids
+
+
+@triton.jit
+def evict_first(yes):
+    pass  # a hint that TLE's copy cannot carry
 
 
 @triton.jit

@@ -28,7 +28,7 @@ class Word:
         self.version += 1
         machine = running()
         for role in tuple(self.waiters):
-            role.poll_returned = False
+            role.idle_looks = 0
             machine.unpark(role)
 
 

@@ -43,7 +43,9 @@ class Barrier:
         self.arrived.append((who, place))
         if self.pending < 0:
             hint = ": two copies on one slot in one use?" if self.expect_bytes else ""
-            raise BarrierMisuse(f"{self}: more than {self.count} arrival(s) in use {self.completed}{hint}\n  arrival at {at(place)}\n  barrier allocated at {at(self.place)}")
+            raise BarrierMisuse(
+                f"{self}: more than {self.count} arrival(s) in use {self.completed}{hint}\n  arrival at {at(place)}\n  barrier allocated at {at(self.place)}"
+            )
         self.complete(machine)
 
     def start_transfer(self, key: object, nbytes: int, place: Place) -> None:
@@ -59,19 +61,20 @@ class Barrier:
 
     def complete(self, machine: Machine) -> None:
         """End the current use when its arrivals and bytes are complete."""
-        while self.pending == 0 and self.bytes == 0:
-            if self.in_flight:
-                raise BarrierMisuse(
-                    f"{self} completes its use {self.completed} with {sum(self.in_flight.values())} byte(s) still in flight: too few bytes are expected\n"
-                    f"  barrier allocated at {at(self.place)}\n  transfer at {at(next(iter(self.transfers.values())))}"
-                )
-            self.clock[self.component] = self.completed + 1
-            self.completed_clocks[self.completed] = self.clock
-            self.completed_clocks.pop(self.completed - KEPT_USES, None)
-            self.completed += 1
-            self.clock, self.pending, self.arrived = {}, self.count, []
-            machine.ready += self.waiters
-            self.waiters.clear()
+        if self.pending or self.bytes:
+            return
+        if self.in_flight:
+            raise BarrierMisuse(
+                f"{self} completes its use {self.completed} with {sum(self.in_flight.values())} byte(s) still in flight: too few bytes are expected\n"
+                f"  barrier allocated at {at(self.place)}\n  transfer at {at(next(iter(self.transfers.values())))}"
+            )
+        self.clock[self.component] = self.completed + 1
+        self.completed_clocks[self.completed] = self.clock
+        self.completed_clocks.pop(self.completed - KEPT_USES, None)
+        self.completed += 1
+        self.clock, self.pending, self.arrived = {}, self.count, []
+        machine.ready += self.waiters
+        self.waiters.clear()
 
 
 class Barriers:
@@ -136,13 +139,13 @@ def wait_for_use(machine: Machine, barrier: Barrier, use: int, place: Place) -> 
         passes, reached = (barrier.completed & 1) != parity, barrier.completed >= needed
         if passes and not reached:
             raise BarrierMisuse(
-                f"{role.name} passes {barrier} too early at {at(place)}\n"
-                f"  it names use {use}, which needs {needed} completion(s); there are {barrier.completed}, whose parity is the same: the phase is off by one use"
+                f"{role.name} passes {barrier} too early at {at(place)}\n  it names use {use}, which needs {needed} completion(s); "
+                f"there are {barrier.completed}, whose parity is the same: the phase is off by one use"
             )
         if reached and not passes:
             raise BarrierMisuse(
-                f"{role.name} is a full use behind at {at(place)}\n"
-                f"  it names use {use} of {barrier} ({needed} completion(s)); there are already {barrier.completed}, so the parity wait would block or pass for the wrong use"
+                f"{role.name} is a full use behind at {at(place)}\n  it names use {use} of {barrier} ({needed} completion(s)); "
+                f"there are already {barrier.completed}, so the parity wait would block or pass for the wrong use"
             )
         if passes:
             break

@@ -63,7 +63,7 @@ def _peer(buffer: Buffer, rank: int, place: Place) -> tuple[CTA, Buffer]:
     if index < len(cta.allocations):
         peer = cta.allocations[index]
         component, stamp = peer.born
-        if cta is role.cta or role.clock.get(component, 0) > stamp:
+        if cta is role.cta or role.clock.get(component, 0) >= stamp:
             peer.refine(buffer.nbytes)
             return cta, Buffer(peer, buffer.shape, buffer.offset, True, f"CTA {rank}'s {buffer.label}")
     raise Race(f"{role.name} touches {buffer.label} of CTA {rank}, which may not have set it up yet (no cluster_barrier since), at {at(place)}")
@@ -77,7 +77,8 @@ def remote_store(buffer: Buffer, rank: int, tile: Tile) -> None:
     cells = peer.cells()
     access = role.now("remote store", place)
     check_write(cells, peer.label, role.clock, access, peer.order)
-    peer.write_bits(encode(tile.values, peer.dtype))
+    if machine.computes(peer.dtype):
+        peer.write_bits(encode(tile.values, peer.dtype))
     machine.step()
 
 
@@ -88,9 +89,9 @@ def remote_load(buffer: Buffer, rank: int) -> Tile:
         raise EmulationError(f"remote_load of {buffer.label} {list(buffer.shape)}: a plain [rows, cols] buffer, at {at(place)}")
     _, peer = _peer(buffer, int(rank), place)
     check_read(peer.cells(), peer.label, role.clock, role.now("remote load", place), peer.order)
-    values = peer.values().copy()
+    tile = peer.tile()
     machine.step()
-    return Tile(values, peer.dtype)
+    return tile
 
 
 def cluster_push(buffer: Buffer, rank: int, tile: Tile, barrier: Barrier) -> None:
@@ -103,17 +104,24 @@ def cluster_push(buffer: Buffer, rank: int, tile: Tile, barrier: Barrier) -> Non
     use = barrier.completed  # all CTAs of the cluster count the same exchanges
     if cta is not role.cta and role.clock.get(remote.component, 0) < use:
         raise Race(f"{role.name} pushes for use {use} of {barrier} while CTA {rank} may still wait for an earlier one, at {at(place)}")
+    if remote.completed > use:
+        raise BarrierMisuse(
+            f"{role.name} pushes for use {use} of {barrier}, which has already completed on CTA {rank}: too few bytes are expected there\n"
+            f"  push at {at(place)}\n  barrier allocated at {at(remote.place)}"
+        )
     access = Access(remote.component, use + 1, role.name, "push", place)
     check_write(peer.cells(), peer.label, role.clock, access, peer.order)
-    bits, published, key = encode(tile.values, peer.dtype), role.release(), object()
-    remote.start_transfer(key, bits.nbytes, place)
+    bits = encode(tile.values, peer.dtype) if machine.computes(peer.dtype) else None
+    published, key = role.release(), object()
+    remote.start_transfer(key, peer.nbytes, place)
 
     def land() -> None:
         if cta.exited:
             raise Race(f"a push to {peer.label} lands after that CTA has exited\n  pushed at {at(place)}")
-        peer.write_bits(bits)
+        if bits is not None:
+            peer.write_bits(bits)
         join(remote.clock, published)
-        remote.land(machine, key, bits.nbytes)
+        remote.land(machine, key, peer.nbytes)
 
     machine.events.append(land)
     machine.step()
@@ -124,9 +132,13 @@ def cluster_push_wait(barrier: Barrier, use: int, nbytes: int) -> None:
     role = machine.current
     one_barrier(barrier, "cluster_push_wait", place)
     if barrier.expect_bytes or barrier.count != 1:
-        raise BarrierMisuse(f"cluster_push_wait on {barrier}: one arrival and no expect_bytes (the wait expects), at {at(place)}\n  barrier allocated at {at(barrier.place)}")
+        raise BarrierMisuse(
+            f"cluster_push_wait on {barrier}: one arrival and no expect_bytes (the wait expects), at {at(place)}\n  barrier allocated at {at(barrier.place)}"
+        )
     if barrier.completed != use:
-        raise BarrierMisuse(f"{role.name} waits for exchange {use} on {barrier}, which has completed {barrier.completed}: every CTA waits once per exchange, at {at(place)}")
+        raise BarrierMisuse(
+            f"{role.name} waits for exchange {use} on {barrier}, which has completed {barrier.completed}: every CTA waits once per exchange, at {at(place)}"
+        )
     barrier.arrive(machine, role.name, role.release(), place, int(nbytes))
     machine.step()
     wait_for_use(machine, barrier, int(use), place)

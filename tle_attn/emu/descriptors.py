@@ -35,7 +35,9 @@ class TensorDescriptor:
     def _check(self) -> None:
         rank, nbytes = len(self.shape), self.dtype.nbytes
         if not 1 <= rank <= 5 or len(self.strides) != rank or len(self.block_shape) != rank:
-            raise EmulationError(f"a descriptor of shape {list(self.shape)}, strides {list(self.strides)}, box {list(self.block_shape)}: one to five dimensions, equal in all")
+            raise EmulationError(
+                f"a descriptor of shape {list(self.shape)}, strides {list(self.strides)}, box {list(self.block_shape)}: one to five dimensions, equal in all"
+            )
         if self.strides[-1] != 1:
             raise EmulationError(f"a descriptor with inner stride {self.strides[-1]}: TMA needs 1")
         if any(stride * nbytes % ALIGNMENT for stride in self.strides[:-1]):
@@ -56,7 +58,9 @@ class TensorDescriptor:
         bound.tensor = storages.tensor(self.owner, self.dtype.name, name)
         last = sum((length - 1) * stride for length, stride in zip(self.shape, self.strides, strict=True))
         if all(self.shape) and last >= bound.tensor.size:
-            raise EmulationError(f"descriptor {name} of shape {list(self.shape)} and strides {list(self.strides)} reaches past its tensor ({bound.tensor.size} elements)")
+            raise EmulationError(
+                f"descriptor {name} of shape {list(self.shape)} and strides {list(self.strides)} reaches past its tensor ({bound.tensor.size} elements)"
+            )
         return bound
 
     def inside(self, corner: Sequence[int]) -> "tuple[slice, ...] | None":

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 
-import numpy as np
 from attrs import frozen
 
 from tle_attn.emu.clocks import Access
@@ -51,7 +50,9 @@ def _argument(name: str, argument: object, storages: Storages, marked: bool) -> 
     """One entry argument as the kernel text sees it."""
     kind, value = argument if isinstance(argument, tuple) else (None, argument)
     if isinstance(value, TensorDescriptor):
-        return value.bind(storages, name)
+        descriptor = value.bind(storages, name)
+        descriptor.tensor.workspace = marked
+        return descriptor
     if not isinstance(kind, str):
         raise EmulationError(f"argument {name}: a (type, value) pair or a TensorDescriptor")
     if kind.startswith("*"):
@@ -68,12 +69,12 @@ def _argument(name: str, argument: object, storages: Storages, marked: bool) -> 
 
 
 def _bind(args: Mapping[str, object], workspaces: Sequence[str], dependent: Sequence[str]) -> dict[str, object]:
-    unknown = (set(workspaces) | set(dependent)) - set(args)
-    if unknown:
-        raise EmulationError(f"workspace or dependent names no argument: {sorted(unknown)}")
     storages = Storages()
     bound = {name: _argument(name, argument, storages, name in workspaces) for name, argument in args.items()}
     tensors = {name: value.tensor for name, value in bound.items() if isinstance(value, (Pointer, TensorDescriptor))}
+    unknown = (set(workspaces) | set(dependent)) - set(tensors)
+    if unknown:
+        raise EmulationError(f"workspace or dependent names no tensor argument: {sorted(unknown)}")
     for tensor in tensors.values():
         if tensor.workspace:
             tensor.storage.track()
@@ -125,8 +126,8 @@ def launch(
         raise EmulationError(f"grid {grid!r}: one to three counts")
     if cluster not in range(1, MAX_CLUSTER + 1):
         raise EmulationError(f"clusters of {cluster} CTAs: 1 .. {MAX_CLUSTER}")
-    if threads <= 0 or threads % 128:
-        raise EmulationError(f"{threads} threads: the kernel's own warps come in warpgroups of 128")
+    if threads not in (32, 64, 128, 256, 512):
+        raise EmulationError(f"{threads} threads: 32, 64, 128, 256 or 512")
     shape = (*grid, 1, 1)[:3]
     machine = Machine(seed, preempt, arithmetic, backend)
     machine.grid = (shape[0] * cluster, shape[1], shape[2])
@@ -145,6 +146,7 @@ def launch(
 def _clusters(machine: Machine, fn: Callable, values: tuple, threads: int) -> Iterator[Callable[[], None]]:
     """The clusters in launch order, x fastest; each is started by calling it."""
     width = machine.cluster_size
+    rank_of_grid = max(axis for axis in range(1, 4) if axis == 1 or machine.grid[axis - 1] > 1)
     columns = machine.grid[0] // width
     for number in range(machine.total // width):
         x, y, z = number % columns, number // columns % machine.grid[1], number // columns // machine.grid[1]
@@ -153,14 +155,9 @@ def _clusters(machine: Machine, fn: Callable, values: tuple, threads: int) -> It
             cluster = Cluster()
             for rank in range(width):
                 program = (x * width + rank, y, z)
-                prefix = "" if machine.total == 1 else f"cta{_index(program)}."
+                prefix = "" if machine.total == 1 else f"cta({', '.join(map(str, program[:rank_of_grid]))})."
                 cta = CTA(cluster, rank, program, prefix)
                 cluster.ctas.append(cta)
                 cta.main = machine.spawn(cta, fn, values, threads, {})
 
         yield start
-
-
-def _index(program: tuple[int, int, int]) -> str:
-    shown = program if program[2] else program[:2] if program[1] else program[:1]
-    return "(" + ",".join(map(str, shown)) + ")"

@@ -11,10 +11,12 @@ import numpy as np
 
 from tle_attn.emu.clocks import Access, Clock, join
 from tle_attn.emu.coroutines import backend
+from tle_attn.emu.dtypes import DType
 from tle_attn.emu.errors import Deadlock, EmulationError, Race, UseBeforeWait
 from tle_attn.emu.source import Place, at
 
 SPIN_LIMIT = 100_000  # scalar loads in a row without any other effect: a poll that does not use load_acquire
+IDLE_LOOKS = 256  # after so many looks at words that nobody can change any more, a polling role is stuck
 
 
 class Role:
@@ -36,7 +38,7 @@ class Role:
         self.joining = self.done = False
         self.error: BaseException | None = None
         self.polled: dict = {}  # what this role has seen by load_acquire since it last did anything else
-        self.poll_returned = False  # it has had its one extra look since nothing else can run
+        self.idle_looks = 0  # looks at unchanged words while nothing else could run
         self.spins = 0
 
     @property
@@ -96,6 +98,10 @@ class Machine:
         self.total = 0
         self.residency = 0
 
+    def computes(self, dtype: DType) -> bool:
+        """Whether values of `dtype` are real in this launch (integers always are: control flow depends on them)."""
+        return self.arithmetic or not dtype.is_float
+
     def new_component(self, global_memory: bool) -> int:
         self.components += 2
         return self.components if global_memory else self.components + 1
@@ -109,6 +115,8 @@ class Machine:
                 with np.errstate(all="ignore"):
                     function(*args)
             except BaseException as error:
+                if isinstance(error, Exception) and not isinstance(error, EmulationError):
+                    error.add_note(f"in {role.name} of the emulated kernel")
                 role.error = error
             role.done = True
 
@@ -127,7 +135,7 @@ class Machine:
         if role.spins:
             role.spins = 0
             role.polled.clear()
-            role.poll_returned = False
+            role.idle_looks = 0
         if self.random() < self.preempt:
             self.ready.append(role)
             self.pause()
@@ -239,10 +247,10 @@ class Machine:
 
     # ---------------------------------------------------------------- polling and deadlock
     def wake_pollers(self) -> bool:
-        """Nothing else can run: every parked role gets one more look, so that a loop which gives up by itself can."""
-        woken = [role for role in self.parked if not role.poll_returned]
+        """Nothing else can run: parked roles look again, because a loop may give up or go on to something else by itself."""
+        woken = [role for role in self.parked if role.idle_looks < IDLE_LOOKS]
         for role in woken:
-            role.poll_returned = True
+            role.idle_looks += 1
             self.unpark(role)
         return bool(woken)
 

@@ -15,9 +15,17 @@ from tle_attn.emu.errors import EmulationError, OutOfBounds, Race, Unwritten
 from tle_attn.emu.integers import Int32, Int64
 from tle_attn.emu.machine import running
 from tle_attn.emu.source import Place, at, where
-from tle_attn.emu.tiles import Tile
+from tle_attn.emu.tiles import Tile, UniformTile, broadcast_shapes
 
-TORCH_TYPES = {"bf16": ("bfloat16",), "f16": ("float16",), "f32": ("float32",), "fp8": ("float8_e4m3fn", "uint8"), "i32": ("int32",), "i64": ("int64",), "u8": ("uint8", "bool")}
+TORCH_TYPES = {
+    "bf16": ("bfloat16",),
+    "f16": ("float16",),
+    "f32": ("float32",),
+    "fp8": ("float8_e4m3fn", "uint8"),
+    "i32": ("int32",),
+    "i64": ("int64",),
+    "u8": ("uint8", "bool"),
+}
 READS_REMEMBERED = 1 << 16  # reads listed before the first write of a storage
 _UNDEFINED = -0x5A5A5A5B  # what a masked-off integer element holds when `other` is not given
 
@@ -68,7 +76,9 @@ class Storage:
             if write:
                 self._ordered(tensor, self.accesses[write], clock, access)
             elif tensor.workspace:
-                raise Unwritten(f"{access} reads {tensor.name}{self._first(tensor, units, write)}, a workspace element that nothing has written, at {access.line}")
+                raise Unwritten(
+                    f"{access} reads {tensor.name}{self._first(tensor, units, write)}, a workspace element that nothing has written, at {access.line}"
+                )
 
     def write(self, tensor: "GlobalTensor", units, clock: Clock, access: Access) -> None:
         """`access` writes `units`."""
@@ -88,7 +98,10 @@ class Storage:
         if earlier.atomic and access.atomic or earlier.known_to(clock):
             return
         kind = "reads" if "load" in access.verb else "overwrites"
-        raise Race(f"{access} {kind} {tensor.name} without any order after {earlier}: no release and acquire lies between\n  access at {access.line}\n  earlier write at {earlier.line}")
+        raise Race(
+            f"{access} {kind} {tensor.name} without any order after {earlier}: no release and acquire lies between\n"
+            f"  access at {access.line}\n  earlier write at {earlier.line}"
+        )
 
     def _note_read(self, access: Access, units, clock: Clock) -> None:
         number = self.number(access)
@@ -280,12 +293,14 @@ def load(pointer: "Pointer | PointerTile", mask: "Tile | bool | None" = None, ot
     if mask is None:
         _check_bounds(tensor, offsets, place)
         tensor.storage.read(tensor, tensor.units(offsets), role.clock, role.now("load", place))
-        return Tile(decode(tensor.flat[offsets], dtype), dtype)
+        return Tile(decode(tensor.flat[offsets], dtype), dtype) if machine.computes(dtype) else UniformTile(0.0, dtype, offsets.shape)
     chosen = _mask(mask, offsets.shape, place)
     used = offsets[chosen]
     _check_bounds(tensor, used, place)
     if used.size:
         tensor.storage.read(tensor, tensor.units(used), role.clock, role.now("load", place))
+    if not machine.computes(dtype):
+        return UniformTile(0.0, dtype, offsets.shape)
     values = np.empty(offsets.shape, np.float32 if dtype.is_float else dtype.np)
     values[...] = _other(other, dtype)
     values[chosen] = decode(tensor.flat[used], dtype)
@@ -319,20 +334,20 @@ def store(pointer: "Pointer | PointerTile", value: "Tile | float", mask: "Tile |
     else:
         offsets, shape = pointer.offsets, pointer.offsets.shape
     values = value.values if isinstance(value, Tile) or not isinstance(value, (int, float)) else np.asarray(value)
-    if np.broadcast_shapes(np.shape(values), shape) != shape:
+    if broadcast_shapes(np.shape(values), shape) != shape:
         raise EmulationError(f"store of a tile {np.shape(values)} to a pointer tile {shape} at {at(place)}")
-    bits = np.broadcast_to(encode(_for_type(values, dtype, place), dtype), offsets.shape)
-    if mask is not None and shape:
-        chosen = _mask(mask, shape, place)
-        offsets, bits = offsets[chosen], bits[chosen]
+    chosen = ... if mask is None or not shape else _mask(mask, shape, place)
+    offsets = offsets[chosen]
     _check_bounds(tensor, offsets, place)
     if not offsets.size:
         return
     storage, units = tensor.storage, tensor.units(offsets)
     storage.write(tensor, units, role.clock, role.now("store", place))
-    tensor.flat[offsets] = bits
-    if not np.array_equal(tensor.flat[offsets].view(np.uint8), np.ascontiguousarray(bits).view(np.uint8)):
-        raise Race(f"{role.name}'s store writes different values to one element of {tensor.name} at {at(place)}")
+    if machine.computes(dtype):
+        bits = np.broadcast_to(encode(_for_type(values, dtype, place), dtype), shape or (1,))[chosen]
+        tensor.flat[offsets] = bits
+        if not np.array_equal(tensor.flat[offsets].view(np.uint8), np.ascontiguousarray(bits).view(np.uint8)):
+            raise Race(f"{role.name}'s store writes different values to one element of {tensor.name} at {at(place)}")
     if storage.words:
         storage.plain_write_to_words(units, role.clock)
     machine.step()

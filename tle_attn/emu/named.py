@@ -94,7 +94,10 @@ def named_arrive(barrier: NamedBarrier) -> None:
     _one(barrier, "named_arrive", place)
     if barrier.arrive(machine.current, place):
         if len(barrier.arrived) == 1:
-            raise BarrierMisuse(f"{machine.current.name} completes {barrier} alone: it orders nothing (count the arriving and the waiting threads), at {at(place)}\n  allocated at {at(barrier.place)}")
+            raise BarrierMisuse(
+                f"{machine.current.name} completes {barrier} alone, so that it orders nothing, at {at(place)}\n"
+                f"  count the arriving and the waiting threads; allocated at {at(barrier.place)}"
+            )
         _complete(barrier)
         barrier.start_round()
     machine.step()

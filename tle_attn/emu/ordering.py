@@ -36,7 +36,10 @@ def check_read(cells: list[Cell], name: str, clock: Clock, access: Access, order
         if clock.get(write.component, 0) < write.stamp:
             raise Race(f"{access} reads {name} before {write} is known to be complete\n  read  at {access.line}\n  write at {write.line}")
         if cell.order != order:
-            raise EmulationError(f"{access} reads {name} as {order}, but it was written as {cell.order}: the bytes lie elsewhere\n  read  at {access.line}\n  write at {write.line}")
+            raise EmulationError(
+                f"{access} reads {name} as {order}, but it was written as {cell.order}: the bytes lie elsewhere\n"
+                f"  read  at {access.line}\n  write at {write.line}"
+            )
         cell.reads[access.component] = access
 
 
@@ -48,7 +51,9 @@ def check_write(cells: list[Cell], name: str, clock: Clock, access: Access, orde
             raise Race(f"{access} overwrites {name} while {write} is not known to be complete\n  write at {access.line}\n  earlier write at {write.line}")
         for read in cell.reads.values():
             if clock.get(read.component, 0) < read.stamp:
-                raise Race(f"{access} overwrites {name} while a reader is live: no barrier orders it after {read}\n  write at {access.line}\n  read  at {read.line}")
+                raise Race(
+                    f"{access} overwrites {name} while a reader is live: no barrier orders it after {read}\n  write at {access.line}\n  read  at {read.line}"
+                )
         if cell.reads:
             cell.reads.clear()
         cell.write, cell.order = access, order

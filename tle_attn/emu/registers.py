@@ -1,12 +1,16 @@
 """The tile operations of the dialect: creation, shape, elementwise functions, reductions."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from tle_attn.emu.dtypes import BF16, F16, F32, FP8, I1, I32, I64, DType, representable
 from tle_attn.emu.errors import EmulationError
 from tle_attn.emu.integers import Int64, checked
-from tle_attn.emu.source import at, where as here
-from tle_attn.emu.tiles import Tile, _integer, _other, as_scalar, float_scalar
+from tle_attn.emu.machine import running
+from tle_attn.emu.source import at
+from tle_attn.emu.source import where as here
+from tle_attn.emu.tiles import Tile, UniformTile, as_scalar, broadcast_shapes, float_scalar, in_integers, second_operand, uniformly
 
 
 def power_of_two(what: str, *sizes: int) -> None:
@@ -21,14 +25,15 @@ def _arange(n: int) -> Tile:
 
 
 def _fill(shape: tuple[int, ...], value: object) -> Tile:
-    return Tile(np.full(shape, value.values if isinstance(value, Tile) else value, np.float32), F32)
+    element = value.values if isinstance(value, Tile) else value
+    return Tile(np.full(shape, element, np.float32), F32) if running().arithmetic else UniformTile(element, F32, shape)
 
 
 def mma_zeros(m: int, n: int, dtype: DType) -> Tile:
     power_of_two("mma_zeros", m, n)
     if m % 64 or n % 8:
         raise EmulationError(f"mma_zeros({m}, {n}): an accumulator has 64 rows a warpgroup and columns in eights, at {at(here())}")
-    return Tile(np.zeros((m, n), np.float32), F32)
+    return _fill((m, n), 0.0)
 
 
 def full_rows(tile: Tile, value: float) -> Tile:
@@ -97,7 +102,7 @@ def register_operand(tile: Tile, acc: Tile) -> Tile:
 def trans(tile: Tile) -> Tile:
     if len(tile.shape) != 2:
         raise EmulationError(f"trans of a tile of shape {tile.shape} at {at(here())}")
-    return Tile(tile.values.T, tile.dtype)
+    return tile.permute((1, 0))
 
 
 def _lifted(x: object) -> Tile:
@@ -115,7 +120,9 @@ def _lifted(x: object) -> Tile:
     raise EmulationError(f"{type(x).__name__} where a tile or number is expected at {at(here())}")
 
 
-def _elementwise(function, x: object, y: object) -> "Tile | Int64":
+def _elementwise(function: Callable, x: object, y: object) -> "Tile | Int64":
+    if type(x) is UniformTile or type(y) is UniformTile:
+        return uniformly(lambda a, b: _elementwise(function, a, b), x, y)
     if not isinstance(x, Tile):
         if not isinstance(y, Tile):
             if isinstance(x, int) and isinstance(y, int) and not isinstance(x, Int64) and not isinstance(y, Int64):
@@ -123,7 +130,7 @@ def _elementwise(function, x: object, y: object) -> "Tile | Int64":
             x = _lifted(x)
         else:
             x, y = y, x
-    b, dtype = _other(x, y)
+    b, dtype = second_operand(x, y)
     values = function(x.values, b)
     return Tile(values, dtype) if np.shape(values) else as_scalar(values, dtype)
 
@@ -140,20 +147,26 @@ def where(condition: object, x: object, y: object) -> "Tile | Int64":
     """Elementwise choice; the element type is that of an arithmetic operation on x and y."""
     if not isinstance(condition, (Tile, bool)):
         raise EmulationError(f"where on a condition of type {type(condition).__name__} at {at(here())}")
+    if type(x) is UniformTile or type(y) is UniformTile:
+        return uniformly(where, condition, x, y)
     if isinstance(x, Tile):
         dtype, a, b = x.dtype, x.values, None
-        b, dtype = (y.values, dtype) if isinstance(y, Tile) and y.dtype is dtype else _other(x, y)
+        b, dtype = (y.values, dtype) if isinstance(y, Tile) and y.dtype is dtype and y.shape == x.shape else second_operand(x, y)
     else:
         y = _lifted(y)
-        a, dtype = _other(y, x)
+        a, dtype = second_operand(y, x)
         b = y.values
+    if isinstance(condition, Tile) and condition.shape:
+        broadcast_shapes(condition.shape, broadcast_shapes(np.shape(a), np.shape(b)))
     values = np.where(condition.values if isinstance(condition, Tile) else condition, a, b)
     if values.dtype != (np.float32 if dtype.is_float else dtype.np):
         values = values.astype(np.float32 if dtype.is_float else dtype.np)
     return Tile(values, dtype) if values.shape else as_scalar(values, dtype)
 
 
-def _float_function(function, x: object, name: str) -> Tile:
+def _float_function(function: Callable, x: object, name: str) -> Tile:
+    if type(x) is UniformTile:
+        return uniformly(lambda element: _float_function(function, element, name), x)
     tile = _lifted(x)
     if tile.dtype is not F32:
         raise EmulationError(f"{name} of a {tile.dtype} value: the device computes it in fp32, at {at(here())}")
@@ -190,24 +203,38 @@ def _axis(tile: Tile, axis: int) -> None:
         raise EmulationError(f"reduction of a tile of shape {tile.shape} along axis {axis} at {at(here())}")
 
 
+def _reduced(tile: UniformTile, axis: int, element: np.float32) -> Tile:
+    shape = tile.shape[:axis] + tile.shape[axis + 1 :]
+    return UniformTile(element, tile.dtype, shape) if shape else Tile(np.asarray(element), tile.dtype)
+
+
 def reduce_max(tile: Tile, axis: int) -> "Tile | Int64":
     _axis(tile, axis)
+    if type(tile) is UniformTile:
+        return _reduced(tile, axis, tile.element)
     values = np.fmax.reduce(tile.values, axis) if tile.dtype.is_float else tile.values.max(axis)
     return Tile(values, tile.dtype) if values.shape else as_scalar(values, tile.dtype)
 
 
 def reduce_sum(tile: Tile, axis: int) -> "Tile | Int64":
     _axis(tile, axis)
+    if type(tile) is UniformTile:
+        return _reduced(tile, axis, tile.element * np.float32(tile.shape[axis]))
     if tile.dtype.is_float:
         values = representable(tile.values.sum(axis, dtype=np.float32), tile.dtype)
         dtype = tile.dtype
     else:
         dtype = I64 if tile.dtype is I64 else I32
-        values = _integer(np.add, tile.values.sum(axis, dtype=np.int64), np.int64(0), dtype)
+        values = in_integers(np.add, tile.values.sum(axis, dtype=np.int64), np.int64(0), dtype)
     return Tile(values, dtype) if values.shape else as_scalar(values, dtype)
 
 
 def cumsum(vector: Tile) -> Tile:
     if vector.dtype is not I32 or len(vector.shape) != 1:
         raise EmulationError(f"cumsum of a {vector.dtype} tile of shape {vector.shape}: an int32 vector is expected, at {at(here())}")
-    return Tile(_integer(np.add, np.cumsum(vector.values, dtype=np.int64), np.int64(0), I32), I32)
+    return Tile(in_integers(np.add, np.cumsum(vector.values, dtype=np.int64), np.int64(0), I32), I32)
+
+
+def any_greater(tile, limit: float) -> int:
+    """1 if an element of the tile is above `limit`: for semantic definitions of microkernels, not an operation of the dialect."""
+    return checked(int((tile.values > limit).any()))

@@ -16,7 +16,7 @@ from tle_attn.emu.machine import CTA, running
 from tle_attn.emu.ordering import Cell, check_read, check_write
 from tle_attn.emu.registers import power_of_two
 from tle_attn.emu.source import Place, assigned_name, at, where
-from tle_attn.emu.tiles import Tile
+from tle_attn.emu.tiles import Tile, UniformTile
 
 BLOCK = 128  # bytes of a row in one swizzled column block
 POISON = 0xFF  # NaN in every float format, -1 as an integer
@@ -105,6 +105,10 @@ class Buffer:
     def values(self) -> np.ndarray:
         return decode(self.elements, self.dtype).reshape(self.shape)
 
+    def tile(self) -> Tile:
+        """The content as a register tile."""
+        return Tile(self.values().copy(), self.dtype) if running().computes(self.dtype) else UniformTile(0.0, self.dtype, self.shape)
+
 
 def _new(shape: Sequence[int], dtype: DType, plain: bool, cells: int) -> Buffer:
     machine, place = running(), where()
@@ -183,18 +187,19 @@ def smem_store(buffer: Buffer, tile: Tile) -> None:
     role = running().current
     check_tile_fits(buffer, tile, "smem_store", place)
     store_cells(buffer, buffer.label, role.clock, role.now("store", place))
-    buffer.write_bits(encode(tile.values, buffer.dtype))
+    if running().computes(buffer.dtype):
+        buffer.write_bits(encode(tile.values, buffer.dtype))
 
 
 def _load(buffer: Buffer, place: Place) -> Tile:
     role = running().current
     check_read(buffer.cells(), buffer.label, role.clock, role.now("load", place), buffer.order)
-    return Tile(buffer.values().copy(), buffer.dtype)
+    return buffer.tile()
 
 
 def smem_load(buffer: Buffer) -> Tile:
-    if len(buffer.shape) != 2:
-        raise EmulationError(f"smem_load of {buffer.label} {list(buffer.shape)}: a [rows, cols] buffer or slot, at {at(where())}")
+    if len(buffer.shape) > 2:
+        raise EmulationError(f"smem_load of {buffer.label} {list(buffer.shape)}: a [rows, cols] buffer or slot, or a plain vector, at {at(where())}")
     return _load(buffer, where())
 
 

@@ -2,14 +2,14 @@
 
 Float tiles are float32 arrays whose elements their type can represent; arithmetic is done in float32 and rounded to the type.
 Integer tiles truncate in `//` and `%` and report overflow.  A float scalar is a tile of shape (); integer scalars are
-`Int32` / `Int64`.
+`Int32` / `Int64`.  A launch without arithmetic computes one element of each float tile (`UniformTile`).
 """
 
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tle_attn.emu.dtypes import BF16, F16, F32, FP8, I1, I32, I64, U8, DType, representable
+from tle_attn.emu.dtypes import F32, FP8, I1, I32, I64, DType, representable
 from tle_attn.emu.errors import EmulationError
 from tle_attn.emu.integers import Int32, Int64, checked, overflow
 from tle_attn.emu.source import at, where
@@ -61,6 +61,67 @@ class Tile:
         return f"Tile({list(self.shape)}, {self.dtype})"
 
 
+class UniformTile(Tile):
+    """A float tile of a launch without arithmetic: element 0 stands for all of them."""
+
+    __slots__ = ("element", "extent")
+
+    def __init__(self, element: float, dtype: DType, shape: Sequence[int]):
+        self.element, self.dtype, self.extent = np.float32(element), dtype, tuple(shape)
+
+    @property
+    def values(self) -> np.ndarray:
+        return np.broadcast_to(self.element, self.extent)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.extent
+
+    def to(self, dtype: DType) -> Tile:
+        element = Tile(np.asarray(self.element), self.dtype).to(dtype)
+        return UniformTile(element.values, dtype, self.extent) if dtype.is_float else Tile(np.full(self.extent, element.values), dtype)
+
+    def reshape(self, shape: Sequence[int]) -> Tile:
+        return UniformTile(self.element, self.dtype, super().reshape(shape).shape)
+
+    def permute(self, order: Sequence[int]) -> Tile:
+        return UniformTile(self.element, self.dtype, [self.extent[axis] for axis in order])
+
+    def __getitem__(self, index: object) -> Tile:
+        return UniformTile(self.element, self.dtype, _shape_of_index(self, index))
+
+
+def _shape_of_index(tile: Tile, index: object) -> list[int]:
+    """Shape of `tile[index]` for an index of None and ':'."""
+    parts, sides = index if isinstance(index, tuple) else (index,), iter(tile.shape)
+    shape = [1 if part is None else next(sides) for part in parts]
+    return shape + list(sides)
+
+
+def _broadcast_shape(operands: tuple) -> tuple[int, ...]:
+    shape: tuple[int, ...] = ()
+    for x in operands:
+        if isinstance(x, Tile) and x.shape != shape:
+            shape = broadcast_shapes(shape, x.shape)
+    return shape
+
+
+def _element(x: object) -> object:
+    """Element 0 of a tile, as a tile of shape ()."""
+    if type(x) is UniformTile:
+        return Tile(x.element, x.dtype)
+    return Tile(x.values.flat[0], x.dtype) if isinstance(x, Tile) and x.shape else x
+
+
+def uniformly(function: Callable[..., Tile], *operands: object) -> Tile:
+    """An elementwise function of which some operand is uniform: computed on element 0."""
+    shape = _broadcast_shape(operands)
+    result = function(*map(_element, operands))
+    if not shape:
+        return result
+    return UniformTile(result.values, result.dtype, shape) if result.dtype.is_float else Tile(np.full(shape, result.values), result.dtype)
+
+
 def float_scalar(value: float) -> Tile:
     """An fp32 scalar."""
     return Tile(np.asarray(value, np.float32), F32)
@@ -86,10 +147,21 @@ def _result_type(x: DType, y: DType) -> DType:
     return I64 if I64 in (x, y) else I32
 
 
-def _other(tile: Tile, other: object) -> tuple[np.ndarray | np.generic, DType]:
+def broadcast_shapes(x: tuple[int, ...], y: tuple[int, ...]) -> tuple[int, ...]:
+    """The common shape of two tiles: equal ranks, sides equal or 1; a scalar fits everything."""
+    if not x or not y:
+        return x or y
+    if len(x) != len(y) or any(a != b and 1 not in (a, b) for a, b in zip(x, y, strict=False)):
+        raise EmulationError(f"tiles of shapes {list(x)} and {list(y)} at {at(where())}: equal ranks, and sides that are equal or 1")
+    return tuple(max(a, b) for a, b in zip(x, y, strict=True))
+
+
+def second_operand(tile: Tile, other: object) -> tuple[np.ndarray | np.generic, DType]:
     """The second operand of an operation on `tile`, and the type of the result."""
     kind = type(other)
-    if kind is Tile:
+    if isinstance(other, Tile):
+        if tile.shape != other.shape:
+            broadcast_shapes(tile.shape, other.shape)
         return other.values, tile.dtype if tile.dtype is other.dtype and tile.dtype is not FP8 else _result_type(tile.dtype, other.dtype)
     if kind is float:
         return np.float32(other), _result_type(tile.dtype, tile.dtype if tile.dtype.is_float else F32)
@@ -118,7 +190,7 @@ def _modulo(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.fmod(a, b)
 
 
-def _integer(compute: Callable, a: np.ndarray, b: np.ndarray, dtype: DType) -> np.ndarray:
+def in_integers(compute: Callable, a: np.ndarray, b: np.ndarray, dtype: DType) -> np.ndarray:
     """An integer operation in 64 bits, then checked against the range of `dtype`."""
     wide = compute(np.asarray(a, np.int64), np.asarray(b, np.int64))
     if dtype is I64:
@@ -139,7 +211,9 @@ def _define_arithmetic(name: str, floats: Callable | None, integers: Callable | 
     """`floats` or `integers` is None where the device has no such operation on that kind."""
 
     def compute(x: Tile, y: object, swapped: bool) -> Tile:
-        b, dtype = _other(x, y)
+        if type(x) is UniformTile or type(y) is UniformTile:
+            return uniformly(lambda a, b: compute(a, b, swapped), x, y)
+        b, dtype = second_operand(x, y)
         a = x.values
         if swapped:
             a, b = b, a
@@ -154,14 +228,19 @@ def _define_arithmetic(name: str, floats: Callable | None, integers: Callable | 
             dtype = I32
         if name == "truediv":
             return Tile((np.asarray(a, np.float32) / np.asarray(b, np.float32)).astype(np.float32), F32)
-        return Tile(_integer(integers, a, b, dtype), dtype)
+        return Tile(in_integers(integers, a, b, dtype), dtype)
 
     setattr(Tile, f"__{name}__", lambda self, other: compute(self, other, False))
     setattr(Tile, f"__r{name}__", lambda self, other: compute(self, other, True))
 
 
 def _define_comparison(name: str, function: Callable) -> None:
-    setattr(Tile, f"__{name}__", lambda self, other: Tile(np.asarray(function(self.values, _other(self, other)[0])), I1))
+    def compare(x: Tile, y: object) -> Tile:
+        if type(x) is UniformTile or type(y) is UniformTile:
+            return uniformly(compare, x, y)
+        return Tile(np.asarray(function(x.values, second_operand(x, y)[0])), I1)
+
+    setattr(Tile, f"__{name}__", compare)
 
 
 for _name, _floats, _integers in (

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
+from tle_attn.emu.barriers import Barrier, one_barrier
 from tle_attn.emu.clocks import Access
 from tle_attn.emu.descriptors import TensorDescriptor
 from tle_attn.emu.errors import BarrierMisuse, EmulationError
-from tle_attn.emu.barriers import Barrier, one_barrier
 from tle_attn.emu.machine import running
 from tle_attn.emu.ordering import check_fenced, check_read, check_write
 from tle_attn.emu.shared import POISON, Buffer
@@ -22,7 +22,9 @@ def _check_box(descriptor: TensorDescriptor, buffer: Buffer, shape: Sequence[int
     if len(offsets) != len(descriptor.block_shape) or not all(isinstance(offset, int) for offset in offsets):
         raise EmulationError(f"{what}: {list(offsets)} are no {len(descriptor.block_shape)} integer offsets, at {at(place)}")
     if descriptor.dtype is not buffer.dtype or descriptor.nbytes != buffer.nbytes or descriptor.block_shape[-1] != buffer.shape[-1]:
-        raise EmulationError(f"{what} of {list(descriptor.block_shape)} {descriptor.dtype} and {buffer.label} {list(buffer.shape)} {buffer.dtype} at {at(place)}")
+        raise EmulationError(
+            f"{what} of {list(descriptor.block_shape)} {descriptor.dtype} and {buffer.label} {list(buffer.shape)} {buffer.dtype} at {at(place)}"
+        )
     return tuple(int(offset) for offset in offsets)
 
 
@@ -42,19 +44,20 @@ def copy(descriptor: TensorDescriptor, buffer: Buffer, shape: Sequence[int], off
         tensor = descriptor.tensor
         tensor.storage.read(tensor, lambda: descriptor.units(corner, part), role.clock, role.now("TMA load", place))
     buffer.allocation.bytes[buffer.offset : buffer.offset + buffer.nbytes] = POISON
-    source = descriptor.read(corner, part).reshape(buffer.shape)
+    source = descriptor.read(corner, part).reshape(buffer.shape) if machine.computes(buffer.dtype) else None
     key = object()
-    barrier.start_transfer(key, source.nbytes, place)
+    barrier.start_transfer(key, buffer.nbytes, place)
     barrier.arrive(machine, f"{role.name}'s copy", role.release(), place, barrier.expect_bytes)
     machine.counts["copies"] += 1
-    machine.counts["copy_bytes"] += source.nbytes
-    rows = len(source)
-    pieces = min(PIECES, rows)
+    machine.counts["copy_bytes"] += buffer.nbytes
+    rows = buffer.shape[0]
+    pieces, row_bytes = min(PIECES, rows), buffer.nbytes // rows
 
     def landing(first: int, last: int):
         def land() -> None:
-            buffer.write_bits(source[first:last], first)
-            barrier.land(machine, key, source[first:last].nbytes)
+            if source is not None:
+                buffer.write_bits(source[first:last], first)
+            barrier.land(machine, key, (last - first) * row_bytes)
 
         return land
 
@@ -75,7 +78,8 @@ def tma_store(descriptor: TensorDescriptor, buffer: Buffer, shape: Sequence[int]
     if part is not None:
         tensor = descriptor.tensor
         tensor.storage.write(tensor, descriptor.units(corner, part), role.clock, access)
-        descriptor.elements(corner, part)[...] = buffer.bits().reshape(descriptor.block_shape)[part]
+        if machine.computes(buffer.dtype):
+            descriptor.elements(corner, part)[...] = buffer.bits().reshape(descriptor.block_shape)[part]
     machine.step()
 
 
@@ -83,3 +87,7 @@ def tma_store_wait() -> None:
     role = running().current
     role.clock[role.store_component] = role.stores
     running().step()
+
+
+def evict_first(yes: int) -> None:
+    """A cache hint: changes no result."""

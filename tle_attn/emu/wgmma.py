@@ -11,7 +11,7 @@ from tle_attn.emu.machine import Role, running
 from tle_attn.emu.ordering import check_fenced, check_read
 from tle_attn.emu.shared import Buffer
 from tle_attn.emu.source import Place, at, where
-from tle_attn.emu.tiles import Tile
+from tle_attn.emu.tiles import Tile, UniformTile
 
 MAX_COLUMNS = 256
 K_BYTES = 32  # one instruction consumes 32 bytes of K
@@ -33,7 +33,7 @@ class PendingTile:
 
     def __init__(self, shape: tuple[int, int], place: Place):
         self.shape, self.place = shape, place
-        self.result: np.ndarray | None = None  # set when the group retires
+        self.result: Tile | None = None  # set when the group retires
 
     def __getattr__(self, name: str) -> object:
         raise UseBeforeWait(f"a WGMMA result is used before wgmma_wait at {at(where())}\n  issued at {at(self.place)}")
@@ -91,10 +91,13 @@ def wgmma(a: "Tile | Buffer", b: Buffer, acc: "Tile | PendingTile | None" = None
     pending = PendingTile(shape, place)
 
     def compute() -> None:
+        if not machine.arithmetic:
+            pending.result = UniformTile(0.0, F32, shape)
+            return
         product = read_a() @ read_b()
         if acc is not None:
-            product = product + (acc.result if isinstance(acc, PendingTile) else acc.values)
-        pending.result = product
+            product += (acc.result if isinstance(acc, PendingTile) else acc).values
+        pending.result = Tile(product, F32)
 
     role.groups.append(Group(compute, place))
     machine.counts["wgmmas"] += 1
@@ -115,4 +118,4 @@ def wgmma_wait(pendings: int, acc: "PendingTile | tuple") -> "Tile | PendingTile
 
 
 def _usable(x: "PendingTile | Tile") -> "PendingTile | Tile":
-    return Tile(x.result, F32) if isinstance(x, PendingTile) and x.result is not None else x
+    return x.result if isinstance(x, PendingTile) and x.result is not None else x

@@ -6,11 +6,11 @@ import difflib
 import enum
 from typing import TYPE_CHECKING, Any
 
-from attrs import asdict, frozen
+from attrs import asdict, fields, frozen
 
 if TYPE_CHECKING:
     from ..recipe import Recipe
-    from ..spec import Kernel
+    from ..spec import Block, Kernel
 
 #: where one of the two has no such key
 ABSENT = "-"
@@ -30,12 +30,19 @@ def flat_spec(kernel: Kernel) -> dict[str, str]:
     flat = {f"problem.{k}": show(v) for k, v in asdict(kernel.problem).items()}
     for where, block in kernel.blocks:
         flat[where] = block.NAME
-        flat |= {f"{where}.{k}": show(v) for k, v in block.options().items()}
+        flat |= {f"{where}.{k}": show(v) for k, v in recipe_options(block).items()}
     return flat
 
 
+def recipe_options(block: Block) -> dict[str, Any]:
+    """Options of a block that a recipe may set; those that exist to break a kernel in tests are left out."""
+    return {a.name: getattr(block, a.name) for a in fields(type(block)) if not {"slot", "testing"} & set(a.metadata)}
+
+
 def show(value: Any) -> str:
-    """A spec value as a recipe would write it."""
+    """A spec value as a recipe would write it; TOML has no word for None."""
+    if value is None:
+        return "not set"
     if isinstance(value, enum.Enum):
         return str(value.value)
     return {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..checks.resources import register_cap, register_table, shared_limit, shared_table
 from ..codegen import generate
 from ..spec.resources import REGISTERS_PER_SM
 from ..verify import oracle_options
-from .compare import differences, show
+from .compare import differences, recipe_options, show
 from .floor import Workload, work_of
 from .table import Table
 
@@ -28,7 +30,7 @@ def explain(recipe: Recipe, workload: Workload | None = None) -> list[Table]:
     """
     kernel = recipe.kernel()
     tables = [head(recipe, kernel), blocks(kernel), ports(kernel), shared_memory(kernel), barriers(kernel), roles(kernel)]
-    tables += [arguments(kernel), floor(kernel, workload or Workload.named(DEFAULT_WORKLOAD))]
+    tables += [*arguments(kernel), floor(kernel, workload or Workload.named(DEFAULT_WORKLOAD))]
     if recipe.parents:
         tables.append(against_parent(recipe))
     return tables
@@ -45,7 +47,7 @@ def head(recipe: Recipe, kernel: Kernel) -> Table:
 
 def blocks(kernel: Kernel) -> Table:
     """Blocks in recipe order with all options."""
-    rows = [(where, b.NAME, "\n".join(f"{k} = {show(v)}" for k, v in b.options().items()), b.title()) for where, b in kernel.blocks]
+    rows = [(where, b.NAME, "\n".join(f"{k} = {show(v)}" for k, v in recipe_options(b).items()), b.title()) for where, b in kernel.blocks]
     return Table("Blocks", ("slot", "block", "options", "what it is"), rows)
 
 
@@ -100,14 +102,13 @@ def roles(kernel: Kernel) -> Table:
     return Table("Roles", ("role", "function", ">warps", ">registers a thread", ">registers"), rows, note)
 
 
-def arguments(kernel: Kernel) -> Table:
+def arguments(kernel: Kernel) -> list[Table]:
     """Arguments of each kernel of the module, in order."""
-    rows = []
+    tables = []
     for entry in generate(kernel, "gluon").entries:
-        for i, a in enumerate(entry.arguments):
-            doc = a.doc + (f"; a multiple of {a.divisible}" if a.divisible > 1 else "")
-            rows.append((f"{entry.name}: {kernel.mainloop.launch_note(kernel.problem, entry.name)}" if i == 0 else "", a.name, str(a.type), doc))
-    return Table("Kernels and their arguments", ("kernel", "argument", "type", "meaning"), rows)
+        rows = [(a.name, str(a.type), a.doc + (f"; a multiple of {a.divisible}" if a.divisible > 1 else "")) for a in entry.arguments]
+        tables.append(Table(f"Kernel {entry.name}: {kernel.mainloop.launch_note(kernel.problem, entry.name)}", ("argument", "type", "meaning"), rows))
+    return tables
 
 
 def floor(kernel: Kernel, workload: Workload) -> Table:
@@ -123,8 +124,16 @@ def floor(kernel: Kernel, workload: Workload) -> Table:
 
 
 def against_parent(recipe: Recipe) -> Table:
-    from ..recipe import load
-
-    parent = load(recipe.parents[0])
+    parent = parent_of(recipe)
     rows = [(d.key, d.a, d.b) for d in differences(parent, recipe)]
     return Table(f"Differences against {parent.name}", ("key", parent.name, recipe.name), rows, "" if rows else "None.")
+
+
+def parent_of(recipe: Recipe) -> Recipe:
+    """The recipe that `recipe` extends: beside its file, or of the library."""
+    from ..recipe import load
+
+    file = Path(str(recipe.file))
+    wanted = tomllib.loads(file.read_text())["extends"]
+    beside = file.parent / wanted
+    return load(beside if beside.suffix == ".toml" and beside.is_file() else wanted)

@@ -73,6 +73,12 @@ class DecodePlan:
             self.workspace["tasks"] = torch.zeros(max(self.tasks, 1) * RECORD, dtype=torch.int32, **make)
 
     @property
+    def l2_tiles(self) -> int:
+        """Key tiles (with their value tiles) of one kv head that fit the device's L2 cache."""
+        problem = self.kernel.problem
+        return self.executor.l2_bytes() // (2 * 64 * problem.head_dim * problem.dtype.nbytes * self.kv_heads)
+
+    @property
     def workspace_bytes(self) -> int:
         return sum(t.numel() * t.element_size() for t in self.workspace.values())
 
@@ -178,7 +184,7 @@ class DecodePlan:
                 raise InputError(f"{name}: {self.kernel.name} has no such argument")
 
     def _launch(self, entry: str, grid: tuple[int, ...], values: dict[str, Any]) -> None:
-        values = {**self.workspace, "batch": self.batch, "kv_heads": self.kv_heads, "slots": self.slots, **values}
+        values = {**self.workspace, "batch": self.batch, "kv_heads": self.kv_heads, "slots": self.slots, "l2_tiles": self.l2_tiles, **values}
         arguments = self.entries[entry].arguments
         ordered = []
         for a in arguments:

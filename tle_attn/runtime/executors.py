@@ -70,6 +70,12 @@ def compile_kernel(kernel: Kernel, entry: str) -> Any:
     return compile_module(generated.text, entry, build_signature(generated.entry(entry).arguments), num_warps=4, maxnreg=cap)
 
 
+def _l2_bytes(device: Any) -> int:
+    import torch
+
+    return torch.cuda.get_device_properties(device).L2_cache_size
+
+
 class GluonExecutor:
     """Stock Triton on a Hopper GPU; what was compiled for inspection is what runs."""
 
@@ -102,6 +108,9 @@ class GluonExecutor:
         by_registers = REGISTERS_PER_SM // (-(-compiled.facts.registers // 8) * 8 * threads)
         return min(by_shared, by_registers, 2048 // threads) * torch.cuda.get_device_properties(self.device).multi_processor_count
 
+    def l2_bytes(self) -> int:
+        return _l2_bytes(self.device)
+
     def descriptor(self, box: BoxDescriptor, tensor: Any, shape: list[int], strides: list[int]) -> Any:
         from ..build import descriptor
 
@@ -132,6 +141,9 @@ class EmulatedExecutor:
 
     def resident_ctas(self, entry: str) -> int:
         return self.SMS * self.ctas_per_sm
+
+    def l2_bytes(self) -> int:
+        return 1 << 20
 
     def descriptor(self, box: BoxDescriptor, tensor: Any, shape: list[int], strides: list[int]) -> Any:
         from .. import emu
@@ -165,6 +177,9 @@ class TleExecutor:
         import torch
 
         return self.ctas_per_sm * torch.cuda.get_device_properties(self.device).multi_processor_count
+
+    def l2_bytes(self) -> int:
+        return _l2_bytes(self.device)
 
     def descriptor(self, box: BoxDescriptor, tensor: Any, shape: list[int], strides: list[int]) -> Any:
         from triton.tools.tensor_descriptor import TensorDescriptor

@@ -18,7 +18,7 @@ def one_of(allowed: tuple, reason: str) -> Any:
     """attrs validator: membership, with a reason in the error."""
 
     def check(instance: Any, attribute: Attribute, value: Any) -> None:
-        if value not in allowed or isinstance(value, bool) != isinstance(allowed[0], bool):
+        if not any(type(value) is type(a) and value == a for a in allowed):  # 64.0 and True are no integers
             raise SpecError(f"{attribute.name} cannot be {value!r}", key=attribute.name, value=value, allowed=allowed, reason=reason)
 
     return check

@@ -50,7 +50,7 @@ class MBarriers:
 
     @property
     def nbytes(self) -> int:
-        return 8 * self.slots
+        return 8 * (self.slots + self.slots % 2)
 
 
 @frozen

@@ -187,11 +187,12 @@ PACKAGES = frozenset({"triton", "triton.experimental", "triton.experimental.tle"
 
 @frozen
 class Name:
-    """One documented name: a function with its parameters, or a value (``parameters`` is None)."""
+    """One documented name: a function with its parameters, or a value."""
 
     path: str  #: dotted, from ``triton`` on
-    parameters: ast.arguments | None
     since: str
+    callable: bool
+    parameters: ast.arguments  #: none for a value
 
     @property
     def positional(self) -> tuple[str, ...]:
@@ -227,12 +228,10 @@ class Name:
 
 
 def _parse(module: str, since: str, line: str) -> Name:
-    head, paren, _ = line.partition("(")
-    if not paren:
-        return Name(f"{module}.{line}", None, since)
-    function = ast.parse(f"def {line}: pass").body[0]
+    name, paren, rest = line.partition("(")
+    function = ast.parse(f"def {name}({rest or ')'}: pass").body[0]
     assert isinstance(function, ast.FunctionDef)
-    return Name(f"{module}.{head}", function.args, since)
+    return Name(f"{module}.{name}", since, bool(paren), function.args)
 
 
 @functools.cache

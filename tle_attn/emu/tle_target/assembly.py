@@ -9,6 +9,7 @@ from attrs import frozen
 
 from tle_attn.emu import ops
 from tle_attn.emu.dtypes import F32, I32, DType
+from tle_attn.emu.memory import Pointer
 from tle_attn.emu.tiles import Tile
 from tle_attn.emu.tle_target.errors import not_emulated, require
 
@@ -23,12 +24,21 @@ class Instruction:
     run: Callable
 
 
+POLL = "{ .reg .pred p; setp.eq.s32 p, $2, 0; mov.b32 $0, 0x80000000; @p ld.acquire.gpu.global.b32 $0, [$1]; bar.warp.sync 0xffffffff; }"
+
+
+def _poll(pointer: Pointer, index: Tile) -> Tile:
+    """The lane with index 0 reads, the others hold the smallest integer."""
+    seen = ops.load_acquire(pointer)
+    return Tile(np.where(index.values == 0, np.int32(seen), np.int32(-(1 << 31))), I32)
+
+
 def _tanh(x: Tile) -> Tile:
     return Tile(np.tanh(x.values), F32)
 
 
 KNOWN = {
-    "ld.acquire.gpu.global.b32 $0, [$1];": Instruction("=r,l", I32, False, ops.load_acquire),
+    POLL: Instruction("=&r,l,r", I32, False, _poll),
     "fence.proxy.async.shared::cta; // dummy $0": Instruction("=r", I32, False, ops.fence_async),
     "mov.u32 $0, %cluster_ctarank;": Instruction("=r", I32, True, ops.cluster_rank),
     "tanh.approx.f32 $0, $1;": Instruction("=f,f", F32, True, _tanh),

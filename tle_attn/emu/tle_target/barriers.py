@@ -5,11 +5,13 @@ FlagTree decides by the calls, so an array can become either here, and each slot
 
 from __future__ import annotations
 
+from typing import Any
+
 from attrs import define, field, frozen
 
 from tle_attn.emu import ops
 from tle_attn.emu.barriers import Barriers
-from tle_attn.emu.machine import CTA, running
+from tle_attn.emu.machine import running
 from tle_attn.emu.named import NamedBarriers
 from tle_attn.emu.tiles import Tile
 from tle_attn.emu.tle_target.errors import is_static, require
@@ -51,31 +53,34 @@ class BarrierSlot:
     array: BarrierArray
     index: int
 
-    def __getitem__(self, i: object) -> None:
+    def __getitem__(self, i: Any) -> None:
         require(False, "a barrier slot cannot be indexed again")
 
-    def mbarrier(self) -> object:
+    def mbarrier(self) -> Any:
         """The emulation's mbarrier."""
         self.array.settle(int(self.index), "mbarrier")
         return self.array.mbarriers[self.index]
 
-    def named_barrier(self) -> object:
+    def named_barrier(self) -> Any:
         """The emulation's named barrier; hardware ids are given at the first use."""
         array = self.array
         require(is_static(self.index), "a named barrier needs a compile-time index (or a phase, to be an mbarrier)")
         array.settle(self.index, "named")
         if array.named is None:
-            first = _free_ids(running().current.cta, len(array))
+            first = _free_ids(len(array))
             array.named = ops.alloc_named(first, len(array), array.arrive_count)
             for named, mbarrier in zip(array.named.slots, array.mbarriers.slots, strict=True):
                 named.name = mbarrier.name
         return array.named[self.index]
 
 
-def _free_ids(cta: CTA, n: int) -> int:
-    """The first of `n` hardware ids, taken from the top so that the compiler's own stay free."""
+def _free_ids(n: int) -> int:
+    """The first of `n` hardware ids of the running CTA, taken from the top so that the compiler's own stay free."""
+    role = running().current
+    assert role is not None and role.cta.main is not None
+    cta, workers = role.cta, role.cta.main.children
     first = min(cta.named_ids, default=HARDWARE_IDS) - n
-    taken = COMPILER_IDS + len(cta.main.children)
+    taken = COMPILER_IDS + len(workers)
     require(first >= taken, f"out of named barriers: the compiler keeps {taken} of {HARDWARE_IDS}, {len(cta.named_ids)} are in use, {n} more are needed")
     return first
 
@@ -97,7 +102,7 @@ def alloc_barrier(arrive_count=1, init=PENDING, expect_bytes=None):
     return alloc_barriers(1, arrive_count, init, expect_bytes)
 
 
-def slot_of(barrier: object, what: str) -> BarrierSlot:
+def slot_of(barrier: Any, what: str) -> BarrierSlot:
     """One slot: an array that is not indexed stands for its first."""
     if isinstance(barrier, BarrierArray):
         return barrier[0]
@@ -105,13 +110,13 @@ def slot_of(barrier: object, what: str) -> BarrierSlot:
     return barrier
 
 
-def _phase(phase: object, what: str) -> int:
+def _phase(phase: Any, what: str) -> int:
     require(not (isinstance(phase, Tile) and phase.shape), f"{what}: phaseIdx must be a scalar, not a tensor of shape {getattr(phase, 'shape', None)}")
     require(isinstance(phase, int) and type(phase) is not bool, f"{what}: phaseIdx must be an integer, got {type(phase).__name__}")
     return phase
 
 
-def _named(slot: BarrierSlot, what: str) -> object:
+def _named(slot: BarrierSlot, what: str) -> Any:
     require(slot.array.expect_bytes is None, f"{what} on a barrier with expect_bytes requires phaseIdx")
     require(not slot.array.ready, f"{what} without phaseIdx selects a named barrier, which does not support READY")
     return slot.named_barrier()

@@ -78,14 +78,14 @@ class _Walker(ast.NodeVisitor):
         return None
 
     # ---- findings
-    def _find(self, node: ast.AST, what: str) -> None:
+    def _find(self, node: ast.stmt | ast.expr, what: str) -> None:
         self.findings.add((node.lineno, what))
 
-    def _module(self, node: ast.AST, path: str) -> None:
+    def _module(self, node: ast.stmt, path: str) -> None:
         if path not in modules():
             self._find(node, f"module {path} is not documented")
 
-    def _documented(self, node: ast.AST, path: str) -> Name | None:
+    def _documented(self, node: ast.stmt | ast.expr, path: str) -> Name | None:
         if path in modules():
             return None
         try:
@@ -111,7 +111,7 @@ class _Walker(ast.NodeVisitor):
         row = self._documented(node, path)
         if row is None:
             return
-        if row.parameters is None:
+        if not row.callable:
             self._find(node, f"{path} is not callable")
         elif any(isinstance(a, ast.Starred) for a in node.args) or any(k.arg is None for k in node.keywords):
             self._find(node, f"{path}: unpacked arguments cannot be checked, and the JIT refuses them")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tle_attn.emu import ops
 from tle_attn.emu.descriptors import TensorDescriptor
 from tle_attn.emu.dtypes import BF16, F16, F32, FP8, DType
@@ -53,7 +55,7 @@ def copy(src, dst, shape, offsets=None, barrier=None, mask=None):
 _DIRECTIONS = {("descriptor", "buffer"), ("buffer", "descriptor"), ("pointer", "buffer"), ("buffer", "pointer")}
 
 
-def _kind(x: object) -> str | None:
+def _kind(x: Any) -> str | None:
     if isinstance(x, TensorDescriptor):
         return "descriptor"
     if isinstance(x, BufferedTensor):
@@ -89,11 +91,11 @@ def wgmma(a, b, acc=None, input_precision=None, max_num_imprecise_acc=None, out_
     return ops.wgmma(operand, b.local("wgmma"), acc, trans_a=trans_a and isinstance(a, BufferedTensor), trans_b=trans_b)
 
 
-def _transposed(x: object, transposed: bool) -> tuple[int, int]:
+def _transposed(x: Any, transposed: bool) -> tuple[int, int]:
     return tuple(x.shape)[::-1] if transposed else tuple(x.shape)
 
 
-def _check_result(operand: DType, acc: object, shape: tuple[int, int], out_dtype: object) -> None:
+def _check_result(operand: DType, acc: Any, shape: tuple[int, int], out_dtype: Any) -> None:
     require(isinstance(out_dtype, DType), f"wgmma: out_dtype must be a tl.dtype, got {out_dtype!r}")
     require(out_dtype is not BF16, "wgmma: out_dtype bfloat16 is unsupported; use float32 and cast afterwards")
     if out_dtype is not F32 and operand is not BF16:

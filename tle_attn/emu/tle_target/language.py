@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -27,12 +28,12 @@ SEMANTICS = (None, "relaxed", "acquire", "release", "acq_rel")
 class constexpr:  # noqa: N801 - Triton's name
     """``tl.constexpr(3)`` is 3; as an annotation it marks a compile-time parameter."""
 
-    def __new__(cls, value: object) -> object:
+    def __new__(cls, value: Any) -> Any:
         require(not isinstance(value, (Tile, Int64)), "constexpr of a runtime value")
         return value
 
 
-def jit(fn: Callable | None = None, **options: object) -> Callable:
+def jit(fn: Callable | None = None, **options: Any) -> Callable:
     """The function itself; its constexpr parameters then refuse runtime values."""
     if fn is None:
         return functools.partial(jit, **options)
@@ -42,7 +43,7 @@ def jit(fn: Callable | None = None, **options: object) -> Callable:
         return fn
 
     @functools.wraps(fn)
-    def call(*args: object, **kwargs: object) -> object:
+    def call(*args: Any, **kwargs: Any) -> Any:
         for i, name in static:
             value = args[i] if i < len(args) else kwargs.get(name)
             require(not isinstance(value, (Tile, Int64)), f"{fn.__name__}: {name} is a constexpr parameter and got a runtime value")
@@ -55,7 +56,7 @@ def constexpr_function(fn: Callable) -> Callable:
     """A function of compile-time values, run at compile time."""
 
     @functools.wraps(fn)
-    def call(*args: object) -> object:
+    def call(*args: Any) -> Any:
         require(not any(isinstance(a, (Tile, Int64)) for a in args), f"{fn.__name__} is a constexpr function and got a runtime value")
         return fn(*args)
 
@@ -79,9 +80,7 @@ def static_range(arg1, arg2=None, step=None):
     return range(*bounds)
 
 
-def _range(
-    arg1, arg2=None, step=None, num_stages=None, loop_unroll_factor=None, disallow_acc_multi_buffer=False, flatten=False, warp_specialize=False
-):
+def _range(arg1, arg2=None, step=None, num_stages=None, loop_unroll_factor=None, disallow_acc_multi_buffer=False, flatten=False, warp_specialize=False):
     require(not warp_specialize, "range(warp_specialize=True): the partitions are written out with tle.gpu.warp_specialize")
     return device_range(*(b for b in (arg1, arg2, step) if b is not None))
 
@@ -112,7 +111,7 @@ def atomic_add(pointer, val, mask=None, sem=None, scope=None):
 
 
 # ---- tiles
-def _extent(what: str, n: object) -> int:
+def _extent(what: str, n: Any) -> int:
     require(is_static(n), f"{what}: extents must be compile-time integers, got {n!r}")
     require(n > 0 and n & (n - 1) == 0, f"{what}: extents must be powers of two, got {n}")
     return n
@@ -147,7 +146,7 @@ def cast(input, dtype, fp_downcast_rounding=None, bitcast=False):
 
 
 def _dims(dims: Sequence) -> tuple[int, ...]:
-    flat = tuple(dims[0]) if len(dims) == 1 and not isinstance(dims[0], int) else dims
+    flat = tuple(dims[0] if len(dims) == 1 and not isinstance(dims[0], int) else dims)
     require(all(is_static(d) for d in flat), "dimensions must be compile-time integers")
     return flat
 
@@ -170,13 +169,18 @@ def where(condition, x, y):
     return ops.where(condition, x, y)
 
 
+def _default_nan_rule(propagate_nan: Any) -> None:
+    if propagate_nan is not None:
+        raise not_emulated("a rule for NaN other than the default")
+
+
 def maximum(x, y, propagate_nan=None):
-    require(propagate_nan is None, "maximum: only the default NaN rule is emulated")
+    _default_nan_rule(propagate_nan)
     return ops.maximum(x, y)
 
 
 def minimum(x, y, propagate_nan=None):
-    require(propagate_nan is None, "minimum: only the default NaN rule is emulated")
+    _default_nan_rule(propagate_nan)
     return ops.minimum(x, y)
 
 
@@ -196,7 +200,7 @@ def cdiv(x, div):
     return ops.cdiv(x, div)
 
 
-def _axis(name: str, axis: object, *flags: bool) -> int:
+def _axis(name: str, axis: Any, *flags: bool) -> int:
     if axis is None or any(flags):
         raise not_emulated(f"{name} of all axes or with its flags")
     require(is_static(axis), f"{name}: axis must be a compile-time integer")
@@ -212,7 +216,8 @@ def _sum(input, axis=None, keep_dims=False, dtype=None):
 
 
 def cumsum(input, axis=0, reverse=False, dtype=None):
-    require(_axis("cumsum", axis, reverse, dtype is not None) == 0 and len(input.shape) == 1, "cumsum: only vectors are emulated")
+    if _axis("cumsum", axis, reverse, dtype is not None) != 0 or len(input.shape) != 1:
+        raise not_emulated("cumsum of anything but a vector")
     return ops.cumsum(input)
 
 

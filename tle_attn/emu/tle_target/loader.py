@@ -42,7 +42,7 @@ def load_tle_module(path: str | Path, device_functions: Mapping[str, Callable] |
         return emulated[name] if fromlist else emulated["triton"]
 
     module.__dict__["__builtins__"] = {**vars(builtins), "__import__": importer, "range": device_range}
-    exec(compile(path.read_text(), str(path), "exec"), module.__dict__)
+    exec(compile(path.read_text(), str(path), "exec", dont_inherit=True), module.__dict__)
     return module
 
 

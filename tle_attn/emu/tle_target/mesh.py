@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tle_attn.emu import ops
 from tle_attn.emu.integers import Int32, Int64
@@ -35,7 +36,7 @@ class device_mesh:  # noqa: N801 - TLE's name
         return math.prod(sizes)
 
 
-def _axes(level: str, described: object) -> list[tuple[str, int]]:
+def _axes(level: str, described: Any) -> list[tuple[str, int]]:
     require(isinstance(described, (list, tuple)) and described, f"device_mesh: level {level!r} must be a size or a list of (name, size)")
     for entry in described:
         named = isinstance(entry, (list, tuple)) and len(entry) == 2 and isinstance(entry[0], str)
@@ -43,7 +44,7 @@ def _axes(level: str, described: object) -> list[tuple[str, int]]:
     return [(name, size) for name, size in described]
 
 
-def _apply(mesh: object, what: str) -> device_mesh:
+def _apply(mesh: Any, what: str) -> device_mesh:
     """A mesh in a call sets the cluster size of the launch."""
     require(isinstance(mesh, device_mesh), f"{what}: mesh must be a device_mesh, got {type(mesh).__name__}")
     if len(mesh.shape) != 1 or "cluster" not in mesh.dim_names[0]:
@@ -59,7 +60,7 @@ def shard_id(mesh, axis):
     return ops.cluster_rank()
 
 
-def _rank(shard_id: object, scope: device_mesh | None) -> int:
+def _rank(shard_id: Any, scope: Any) -> int:
     if isinstance(shard_id, Sequence):
         require(scope is not None, "remote: mesh coordinates need scope=")
         require(all(is_static(i) for i in shard_id), f"remote: mesh coordinates must be compile-time integers, got {shard_id}")

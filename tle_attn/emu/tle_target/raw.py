@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from attrs import frozen
 
 from tle_attn.emu.tiles import Tile
-from tle_attn.emu.tle_target.errors import require
+from tle_attn.emu.tle_target.errors import not_emulated, require
 from tle_attn.emu.tle_target.shared import BufferedTensor
 
 #: symbol of a device function -> definition: receives the call's arguments, returns the outputs in order of `output_indices`
@@ -24,7 +25,8 @@ class DeviceFunction:
 
 def dialect(*, name, file=None, extern_func_name=None, deferred=False, library=None, compiler=None):
     require(name in ("cuda", "mlir"), f"dialect: name must be 'cuda' or 'mlir', got {name!r}")
-    require(name == "cuda", "dialect: only CUDA device functions have semantic definitions here")
+    if name == "mlir":
+        raise not_emulated("a device function in MLIR")
     require(file is not None and isinstance(extern_func_name, str), "dialect: a CUDA device function needs file and extern_func_name")
     return lambda stub: DeviceFunction(extern_func_name, deferred)
 
@@ -59,7 +61,7 @@ class RawCalls:
         results = tuple(args[i] for i in outputs)
         return results[0] if len(results) == 1 else results or None
 
-    def _outputs(self, what: str, func: object, args: Sequence, output_indices: Sequence[int] | None) -> tuple[int, ...]:
+    def _outputs(self, what: str, func: Any, args: Sequence, output_indices: Sequence[int] | None) -> tuple[int, ...]:
         require(isinstance(func, DeviceFunction), f"tle_raw.{what}: not a function declared with @dialect")
         require(isinstance(args, (list, tuple)), f"tle_raw.{what}: args must be a list or tuple")
         require(not func.deferred or output_indices is not None, f"tle_raw.{what}: {func.symbol} is deferred and needs output_indices")
@@ -69,5 +71,5 @@ class RawCalls:
         return outputs
 
 
-def _plain(argument: object) -> object:
+def _plain(argument: Any) -> Any:
     return argument.local("a raw call") if isinstance(argument, BufferedTensor) else argument

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
-from attrs import evolve, frozen
+from attrs import frozen
 
 from tle_attn.emu import ops
 from tle_attn.emu.dtypes import I32, DType
@@ -28,7 +29,7 @@ smem, tmem = Scope("shared memory"), Scope("tensor memory")
 class BufferedTensor:
     """A ``tle.gpu.buffered_tensor``: a buffer of the emulation with what FlagTree knows of it."""
 
-    buffer: object
+    buffer: Any
     dtype: DType
     shape: tuple[int, ...]
     mma_layout: bool  #: NVMMA layout (wgmma and TMA), not plain row-major
@@ -39,7 +40,7 @@ class BufferedTensor:
         require(len(self.shape) >= 2, f"slot: a buffer of rank >= 2 is needed, this one has shape {list(self.shape)}")
         require(isinstance(stage, int) and type(stage) is not bool, f"slot: the stage must be a scalar int32, got {type(stage).__name__}")
         require(not isinstance(stage, Int64) or isinstance(stage, Int32), "slot: the stage must be int32, got int64")
-        return evolve(self, buffer=self.buffer.slot(stage), shape=self.shape[1:])
+        return BufferedTensor(self.buffer.slot(stage), self.dtype, self.shape[1:], self.mma_layout, self.shard)
 
     def reshape(self, shape: Sequence[int]) -> BufferedTensor:
         """Refused: FlagTree's reshape of a swizzled tile is legal, but the dialect has no such view."""
@@ -50,9 +51,9 @@ class BufferedTensor:
     def at_shard(self, rank: int) -> BufferedTensor:
         """The same buffer of CTA `rank` of the cluster."""
         require(self.shard is None, "remote cannot be applied twice; take pointers with local_ptr")
-        return evolve(self, shard=rank)
+        return BufferedTensor(self.buffer, self.dtype, self.shape, self.mma_layout, rank)
 
-    def local(self, what: str) -> object:
+    def local(self, what: str) -> Any:
         """The emulation's buffer, for a call that works on this CTA's memory only."""
         require(self.shard is None, f"{what}: the buffer is remote; only local_ptr reaches it")
         return self.buffer
@@ -77,7 +78,7 @@ def alloc(shape, dtype, layout=None, scope=smem, *, init_value=None, alias=None,
     return BufferedTensor((ops.alloc if swizzled else ops.alloc_plain)(list(shape), dtype), dtype, shape, nv_mma_shared_layout)
 
 
-def _alias(shape: tuple[int, ...], dtype: DType, source: object, offset: object, mma_layout: bool) -> BufferedTensor:
+def _alias(shape: tuple[int, ...], dtype: DType, source: Any, offset: Any, mma_layout: bool) -> BufferedTensor:
     require(isinstance(source, BufferedTensor), f"alloc: alias must be a buffered_tensor, got {type(source).__name__}")
     buffer = source.local("alloc(alias=)")
     require(is_static(offset) and 0 <= offset < 2**31, f"alloc: alias_offset_bytes must be a compile-time integer >= 0, got {offset!r}")
@@ -110,7 +111,7 @@ class LocalPointer:
     buffer: BufferedTensor
     indices: tuple | None
 
-    def load(self, mask: object, other: object) -> Tile:
+    def load(self, mask: Any, other: Any) -> Tile:
         b = self.buffer
         if self.indices is not None or mask is not None:
             raise not_emulated("a load through local_ptr of a part of a buffer")
@@ -120,11 +121,11 @@ class LocalPointer:
             return ops.smem_load_rows(b.buffer, ops.vec_index(b.shape[0]))
         return ops.smem_load(b.buffer)
 
-    def store(self, value: object, mask: object) -> None:
+    def store(self, value: Any, mask: Any) -> None:
         b = self.buffer
         require(isinstance(value, Tile), "a store through local_ptr needs a tensor")
         if self.indices is not None:
-            self._scatter(value, mask)
+            self._scatter(self.indices, value, mask)
             return
         require(value.shape == b.shape, f"store of {list(value.shape)} through local_ptr of {list(b.shape)}")
         if mask is not None:
@@ -134,10 +135,10 @@ class LocalPointer:
         else:
             ops.smem_store(b.buffer, value)
 
-    def _scatter(self, value: Tile, mask: Tile | None) -> None:
+    def _scatter(self, indices: tuple, value: Tile, mask: Any) -> None:
         """Only the compaction of a list: the kept lanes go to consecutive elements, in order."""
-        b, index = self.buffer, self.indices[0]
-        if len(self.indices) != 1 or not isinstance(index, Tile) or mask is None or b.shard is not None:
+        b, index = self.buffer, indices[0]
+        if len(indices) != 1 or not isinstance(index, Tile) or mask is None or b.shard is not None:
             raise not_emulated("a store through local_ptr with indices, other than a masked one into a list")
         shapes = [list(x.shape) for x in (value, index, mask)]
         require(shapes[0] == shapes[1] == shapes[2], f"store of {shapes[0]} through {shapes[1]} pointers with a mask of {shapes[2]}")

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Everything that needs a Hopper GPU, in at most 10 minutes: compile, tests/gpu, the dialect's operations, the decode benchmark.
+# Results go to $OUT (default build/h200). Parts can be named: run_h200.sh tests ops decode. Exit status: 0 if every part passed.
+set -u
+cd "$(dirname "$0")/.."
+OUT=${OUT:-build/h200}
+PYTHON=${PYTHON:-python3}
+JOBS=${JOBS:-$(nproc)}
+export TLE_ATTN_CACHE_DIR=${TLE_ATTN_CACHE_DIR:-$PWD/build/cache}
+mkdir -p "$OUT"
+failed=()
+
+# part NAME SECONDS COMMAND...: its output to the console and to $OUT/NAME.log; the time limit ends a part, not the parts after it
+part() {
+    local name=$1 seconds=$2 start=$SECONDS status
+    shift 2
+    echo "==== $name: $*"
+    timeout --kill-after=5 "$seconds" "$@" 2>&1 | tee "$OUT/$name.log" | tail -n "${LINES_SHOWN:-60}"
+    status=${PIPESTATUS[0]}
+    echo "==== $name: status $status, $((SECONDS - start)) s"
+    [ "$status" -eq 0 ] || failed+=("$name")
+}
+
+for name in "${@:-tests ops decode}"; do for one in $name; do case $one in
+    tests)
+        part warm 120 "$PYTHON" -m tests.gpu.warm --jobs "$JOBS"
+        part tests 240 "$PYTHON" -m pytest tests/gpu -q --maxfail=20 -p no:cacheprovider --durations=5
+        ;;
+    ops) part ops 90 "$PYTHON" -m tests.gpu.ops --out "$OUT/dialect_ops_h200.json" ;;
+    decode)
+        part decode 180 "$PYTHON" -m benchmarks.decode --recipe hy3/decode_bf16 --cases all --mtp 1 2 3 --layouts NHD HND --jobs "$JOBS" --out "$OUT/decode_bf16_h200.json"
+        ;;
+    *) echo "no part is called $one: tests, ops, decode" && exit 2 ;;
+esac; done; done
+
+echo "==== failed: ${failed[*]:-none}"
+[ ${#failed[@]} -eq 0 ]

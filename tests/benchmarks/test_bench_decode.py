@@ -1,0 +1,142 @@
+"""The decode benchmark's logic on the CPU: a plan that computes the oracle stands in for the kernels, a clock that counts for the timer."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from benchmarks import compare, decode, floor
+from benchmarks.variants import Variant
+from tle_attn.testing import make_decode_problem
+
+CASES = {"short": (1, 65, 200), "other": (64, 3)}
+
+
+class FakeTimer:
+    """Times 10, 11, 12, ... microseconds in the order of the calls."""
+
+    def __init__(self, samples: int = 40) -> None:
+        self.next = 10.0
+
+    def us(self, graph: object) -> float:
+        self.next += 1.0
+        return self.next
+
+    us_cold = us
+
+    def null_graph_us(self) -> float:
+        return 2.9
+
+
+class FakePlan:
+    """Writes the oracle's result, spoiled by `spoil(calls so far, out)`."""
+
+    def __init__(self, query_tokens: int, spoil) -> None:
+        self.query_tokens, self.spoil, self.calls = query_tokens, spoil, 0
+        self.kernel = SimpleNamespace(mainloop=SimpleNamespace(schedule=SimpleNamespace(PLANNED=True)))
+
+    def schedule(self, kv_lens: torch.Tensor) -> None:
+        pass
+
+    def run(self, q, k_cache, v_cache, block_ids, kv_lens, *, out, scheduled=False) -> None:
+        reference, _ = decode.tle_attn.oracle.attention(q, k_cache, v_cache, block_ids, kv_lens, query_tokens=self.query_tokens)
+        out.copy_(reference)
+        self.calls += 1
+        self.spoil(self.calls, out)
+
+
+def right(calls: int, out: torch.Tensor) -> None:
+    pass
+
+
+def unwritten_row(calls: int, out: torch.Tensor) -> None:
+    out[1] = float("nan")
+
+
+def moves(calls: int, out: torch.Tensor) -> None:
+    if calls > 1:
+        out[0] += 1.0
+
+
+@pytest.fixture
+def bench(monkeypatch, tmp_path):
+    """main() with everything that needs a GPU or a compiler replaced; call with arguments and a way to spoil results."""
+    monkeypatch.setattr(decode, "Timer", FakeTimer)
+    monkeypatch.setattr(decode, "capture", lambda call: SimpleNamespace(replay=call))
+    monkeypatch.setattr(decode, "compile_all", lambda kernels, jobs: {key: {"decode": {"registers": 128}} for key in kernels})
+    monkeypatch.setattr(decode, "WORKLOADS", CASES)
+    monkeypatch.setattr(floor, "compiled", lambda *shape: None)
+    monkeypatch.setattr(floor, "measure", lambda problem, timer, label: floor.Floor(5.0, 8.0))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(
+        decode.workloads, "decode_problem", lambda case, device, **shape: make_decode_problem(CASES[case], **shape)
+    )
+
+    def run(*arguments: str, spoil=right):
+        monkeypatch.setattr(decode.tle_attn, "plan", lambda kernel, **geometry: FakePlan(kernel.problem.query_tokens, spoil), raising=False)
+        out = tmp_path / "record.json"
+        status = decode.main([*arguments, "--out", str(out)])
+        return status, json.loads(out.read_text())
+
+    return run
+
+
+def test_rows(bench):
+    status, record = bench("--mtp", "1", "3", "--layouts", "NHD", "HND", "--variant", "a", "--variant", "b:ring.stages=2")
+    assert status == 0
+    rows = record["rows"]
+    assert [(r["case"], r["layout"], r["mtp"], r["kernel"]) for r in rows] == [
+        (case, layout, mtp, kernel) for case in CASES for layout in ("NHD", "HND") for mtp in (1, 3) for kernel in ("a", "b")
+    ]
+    first = rows[0]
+    assert [first[k] for k in ("us", "us_cold", "us_plan", "us_with_plan")] == [11.0, 12.0, 13.0, 14.0]
+    assert (first["floor_us"], first["floor_us_cold"]) == (5.0, 8.0)
+    assert 0 < first["rel_rms"] < decode.ALLOWED_ERROR
+    assert record["kernels"]["b"]["options"] == {"ring.stages": 2}
+
+
+@pytest.mark.parametrize("spoil, message", [(unwritten_row, "1024 of 3072 elements not finite"), (moves, "a replay gave another result")])
+def test_a_wrong_result_is_not_timed(bench, capsys, spoil, message):
+    status, record = bench("--cases", "short", spoil=spoil)
+    assert status == 1
+    assert record["rows"][0]["us"] is None
+    assert message in capsys.readouterr().out
+
+
+def test_geometric_means_come_last(bench, capsys, monkeypatch):
+    times = {("bf16", None, case, 1, "NHD", 8, 1): compare.Times(us, 2 * us) for case, us in (("short", 44.0), ("other", 15.0))}
+    monkeypatch.setattr(compare, "read_baseline", lambda path: times)
+    bench()
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert "baseline/us 2.000" in last and "(2 of 2 cases)" in last  # 44 / 11 and 15 / 15
+
+
+def test_dry_run_needs_no_gpu(bench, monkeypatch):
+    monkeypatch.setattr(decode, "Timer", None)
+    status, record = bench("--dry", "--cases", "other")
+    assert status == 0
+    assert record["rows"][0]["us"] is None
+
+
+def test_a_variant_that_cannot_be_composed_or_compiled_is_left_out(bench, capsys, monkeypatch):
+    monkeypatch.setattr(decode, "compile_all", lambda kernels, jobs: {key: RuntimeError("ptxas is ill") if key[0] == "ill" else {} for key in kernels})
+    variants = ("ill", "good", "huge:ring.stages=9", "d64:recipe=variants/decode_bf16_d64")
+    status, record = bench("--cases", "short", *(word for variant in variants for word in ("--variant", variant)))
+    assert status == 1
+    assert [row["kernel"] for row in record["rows"]] == ["good"]
+    console = capsys.readouterr().out
+    assert "FAILED ill mtp 1: ptxas is ill" in console and "FAILED huge mtp 1" in console and "FAILED d64 mtp 1: bf16 with head_dim 64" in console
+
+
+def test_options():
+    options = decode.arguments(["--recipe", "r", "--set", "ring.stages=4", "--variant", "x:recipe=other,ring.stages=5", "--variant", "y"])
+    assert options.variants == [Variant("x", "other", (("ring.stages", 5),)), Variant("y", "r", (("ring.stages", 4),))]
+    assert options.cases == list(decode.WORKLOADS)
+
+
+@pytest.mark.parametrize("wrong", [["--samples", "29"], ["--cases", "unknown"], ["--variant", ":a=b"], ["--set", "ring.stages"]])
+def test_wrong_options(wrong):
+    with pytest.raises(SystemExit) as stop:
+        decode.arguments(wrong)
+    assert stop.value.code == 2

@@ -1,0 +1,164 @@
+"""The command line: what it prints, what it writes, and its exit status."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import tle_attn
+from tle_attn.cli import OK, REFUSED, UNAVAILABLE, WRONG, main
+
+
+def test_list_names_every_recipe_with_its_axes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == OK
+    out = capsys.readouterr().out
+    for name in tle_attn.list_recipes():
+        assert name in out
+    assert "problem.page = 64, 16, 32, 128" in out
+
+
+@pytest.mark.parametrize("command", ["list", "explain", "generate", "verify", "compile", "bench", "diff", "new", "hy3"])
+def test_every_command_has_a_help_text(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--help"]) == OK
+    assert "Usage: tle-attn" in capsys.readouterr().out
+
+
+def test_help_imports_no_compiler() -> None:
+    """`--help` stays quick because nothing heavy is imported for it."""
+    code = (
+        "import sys; from tle_attn.cli import main; main(['--help'])\n"
+        "heavy = {'torch', 'triton', 'numpy', 'cattrs'} & set(sys.modules)\nassert not heavy, heavy"
+    )
+    start = time.perf_counter()
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    assert time.perf_counter() - start < 5.0  # 0.3 s on an idle machine
+
+
+def test_explain_shows_every_part(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "variants/decode_bf16_window", "--set", "ring.stages=2"]) == OK
+    out = capsys.readouterr().out
+    for part in ("Blocks", "Ports", "Shared memory", "Barriers", "Roles", "Kernel decode", "Time floor", "Differences against hy3/decode_bf16", "bf16[2, 64, 128]"):
+        assert part in out
+
+
+def test_explain_as_markdown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "hy3/decode_bf16", "--markdown"]) == OK
+    assert "| k_ring | bf16[3, 64, 128] |" in capsys.readouterr().out
+
+
+def test_generate_writes_one_module_per_point(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "hy3/decode_bf16", "--target", "cpu", "--out", str(tmp_path / "new"), "--set", "problem.page=16", "--all-points"]) == OK
+    files = sorted((tmp_path / "new").iterdir())
+    assert sorted(map(Path, capsys.readouterr().out.split())) == files
+    assert len(files) == 3  # query_tokens 1, 2, 3
+    recipe = tle_attn.load("hy3/decode_bf16").set({"problem.page": 16})
+    assert {f.read_text() for f in files} == {tle_attn.generate(recipe.kernel(p), "cpu").text for p in recipe.points()}
+
+
+def test_verify_says_ok_and_shows_the_tolerance(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", "variants/decode_bf16_d64", "--seed", "5"]) == OK
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["ok", "ok"]
+    assert "cpu:" in lines[0] and "tle-emulated:" in lines[1] and "4e-03" in lines[0]
+
+
+def test_verify_of_a_wrong_kernel_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A kernel that hides each query's own key must not pass."""
+    from tle_attn.codegen import Generated
+    from tle_attn.runtime import executors
+
+    def broken(kernel: tle_attn.Kernel, target: str) -> Generated:
+        made = tle_attn.generate(kernel, target)
+        text = made.text.replace("where(key <= query, s,", "where(key < query, s,")
+        assert text != made.text
+        return Generated(made.name, made.target, text, made.entries, made.line_map)
+
+    monkeypatch.setattr(executors, "generate", broken)
+    assert main(["verify", "hy3/decode_bf16", "--target", "cpu"]) == WRONG
+    out = capsys.readouterr().out
+    assert out.startswith("WRONG") and "kv_len" in out and "relative RMS" in out
+
+
+def test_compile_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("triton")
+    assert main(["compile", "hy3/decode_bf16_static", "--json"]) == OK
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["entry"] == "decode" and row["kernel"].startswith("hy3/decode_bf16_static")
+    assert 0 < row["registers"] <= 255 and row["opcodes"]["HGMMA"] > 0 and row["shared_bytes"] > 96 * 1024
+
+
+def test_diff_shows_spec_and_code(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", "hy3/decode_bf16", "variants/decode_bf16_soft_cap"]) == OK
+    out = capsys.readouterr().out
+    assert "score[0].cap" in out and "+def soft_cap_scores(" in out
+
+
+def test_diff_of_a_recipe_with_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", "hy3/decode_bf16", "hy3/decode_bf16"]) == OK
+    assert capsys.readouterr().out.count("same") == 2
+
+
+def test_new_recipe_is_valid_and_its_comments_are_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["new", "mine", "--from", "variants/decode_bf16_window", "--out", str(tmp_path)]) == OK
+    file = tmp_path / "mine.toml"
+    assert capsys.readouterr().out.strip() == str(file)
+    parent = tle_attn.load("variants/decode_bf16_window")
+    assert tle_attn.load(file).kernel().problem == parent.kernel().problem
+    assert tle_attn.load(file).kernel().mainloop == parent.kernel().mainloop
+    # every option that it lists can be switched on as it stands
+    lines = file.read_text().splitlines()
+    first = lines.index("# [problem]")
+    file.write_text("\n".join(lines[:first] + [line.removeprefix("# ") for line in lines[first:]]))
+    assert tle_attn.load(file).kernel().mainloop == parent.kernel().mainloop
+
+
+def test_new_never_overwrites(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.toml").write_text("kept")
+    assert main(["new", "mine", "--from", "hy3/decode_bf16", "--out", str(tmp_path)]) == REFUSED
+    assert (tmp_path / "mine.toml").read_text() == "kept"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["explain", "hy3/decode_bf17"], ["hy3/decode_bf17", "hy3/decode_bf16_static"]),
+        (["explain", "hy3/decode_bf16", "--set", "ring.stages=99"], ["ring.stages", "99", "1 to 16"]),
+        (["explain", "hy3/decode_bf16", "--set", "ring.stage=2"], ["ring.stage", "did you mean 'stages'"]),
+        (["explain", "hy3/decode_bf16", "--set", "stages"], ["stages", "KEY=VALUE"]),
+        (["explain", "hy3/decode_bf16", "--workload", "none"], ["none", "uniform_4096"]),
+        (["verify", "hy3/decode_bf16", "--set", "problem.page=2848"], ["problem.page", "2848", "16, 32, 64, 128"]),
+        (["generate", "hy3/decode_bf16", "--target", "ptx", "--out", "x"], ["ptx", "gluon"]),
+        (["new", "no name", "--from", "hy3/decode_bf16"], ["no name"]),
+    ],
+)
+def test_refused_input_is_told_in_words(arguments: list[str], told: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == REFUSED
+    error = capsys.readouterr().err
+    assert "Traceback" not in error and len(error.splitlines()) <= 10
+    for words in told:
+        assert words in error
+
+
+def test_bench_needs_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    from tle_attn.build import has_hopper
+
+    if has_hopper():
+        pytest.skip("a Hopper GPU is here")
+    assert main(["bench", "hy3/decode_bf16"]) == UNAVAILABLE
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("target", ["gluon", "tle"])
+def test_a_target_that_cannot_run_is_one_line_and_nothing_falls_back(target: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from tle_attn.build import has_hopper
+
+    if has_hopper():
+        pytest.skip("a Hopper GPU is here")
+    assert main(["verify", "hy3/decode_bf16", "--target", target]) == UNAVAILABLE
+    assert len(capsys.readouterr().err.splitlines()) == 1

@@ -1,0 +1,63 @@
+"""The kernels that the GPU tests run: one list, so that `python -m tests.gpu.warm` can compile all of them ahead in parallel processes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import frozen
+
+import tle_attn
+from tle_attn.runtime import Plan
+from tle_attn.spec import Kernel
+
+
+@frozen
+class Config:
+    """A recipe with options, for one geometry."""
+
+    recipe: str
+    options: tuple[tuple[str, Any], ...] = ()
+    query_tokens: int = 1
+    page: int = 64
+    group: int = 8
+    kv_heads: int = 1
+
+    def kernel(self) -> Kernel:
+        return tle_attn.load(self.recipe).set(dict(self.options)).kernel(query_tokens=self.query_tokens, page=self.page, group=self.group)
+
+    def plan(self, batch: int) -> Plan:
+        return tle_attn.plan(self.kernel(), batch=batch, query_heads=self.heads[0], kv_heads=self.kv_heads)
+
+    @property
+    def heads(self) -> tuple[int, int]:
+        return self.group * self.kv_heads, self.kv_heads
+
+    @property
+    def label(self) -> str:
+        options = "".join(f" {key}={value}" for key, value in self.options)
+        return f"{self.recipe} mtp{self.query_tokens} page{self.page} {self.heads[0]}x{self.kv_heads}{options}"
+
+
+def config(recipe: str, query_tokens: int = 1, page: int = 64, group: int = 8, kv_heads: int = 1, **options: Any) -> Config:
+    """Options with __ for the dot: ring__stages=4."""
+    return Config(recipe, tuple((key.replace("__", "."), value) for key, value in options.items()), query_tokens, page, group, kv_heads)
+
+
+DYNAMIC, STATIC = "hy3/decode_bf16", "hy3/decode_bf16_static"
+D64, SOFT_CAP, WINDOW = "variants/decode_bf16_d64", "variants/decode_bf16_soft_cap", "variants/decode_bf16_window"
+
+#: every point of the reference recipes' axes, and five query tokens, whose 64 columns leave room for two stages
+POINTS = tuple(config(recipe, q, page) for recipe in (DYNAMIC, STATIC) for q in (1, 2, 3) for page in (16, 32, 64, 128))
+POINTS += (config(DYNAMIC, 5, ring__stages=2),)
+#: several key/value heads, groups that leave padding rows, and the widest products
+GROUPS = tuple(config(DYNAMIC, q, 64, group, 4) for q, group in ((1, 1), (1, 2), (1, 4), (1, 5), (3, 5), (3, 7), (5, 1)))
+GROUPS += (config(DYNAMIC, 4, 64, 16, 4, ring__stages=2), config(DYNAMIC, kv_heads=8), config(STATIC, 3, 16, 5, 2))
+HEAD_DIM_64 = (config(D64), config(D64, 3, 16, 5, 2), config(D64, 2, 128))
+SOFT_CAPS = (config(SOFT_CAP), config(SOFT_CAP, 2, 16, 8, 2))
+WINDOWS = (config(WINDOW), config(WINDOW, 3, 16, 8, 2))
+LSE = tuple(config(recipe, q, 64, 8, 2, epilogue__lse=base) for recipe in (DYNAMIC, STATIC) for q, base in ((1, "e"), (3, "2")))
+STAGES = (*(config(DYNAMIC, ring__stages=stages) for stages in (1, 2)), config(DYNAMIC, ring__stages=4, mainloop__ctas_per_sm=1))
+#: every split sequence polls, or none does
+MERGES = (config(DYNAMIC, 2, reduce__poll_above=1), config(DYNAMIC, 2, reduce__poll_above=0))
+
+ALL = tuple(dict.fromkeys((*POINTS, *GROUPS, *HEAD_DIM_64, *SOFT_CAPS, *WINDOWS, *LSE, *STAGES, *MERGES)))

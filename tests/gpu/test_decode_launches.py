@@ -1,0 +1,89 @@
+"""Launches of decode kernels: CUDA graphs whose lengths change, no host synchronisation, equal bits in every run."""
+
+import pytest
+import torch
+from attrs import evolve
+
+from tests.gpu import kernels
+from tests.gpu.helpers import RMS, problem_for, run
+from tle_attn.testing import compare
+
+CONFIGS = (kernels.config(kernels.DYNAMIC), kernels.config(kernels.DYNAMIC, 3), kernels.config(kernels.STATIC))
+
+
+def with_lengths(problem, lengths):
+    """The same tensors, live lengths changed in place."""
+    problem.kv_lens.copy_(torch.tensor(lengths, dtype=torch.int32))
+    return problem
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.label)
+def test_graph_with_other_lengths(config):
+    """Captured with 64 keys a sequence; replayed with 5000, then with 3 live sequences of 8: equal to the oracle and, in every bit, to a call."""
+    problem = problem_for(config, (5000,) * 8, seed=30, poison=False)
+    plan = config.plan(8)
+    out = problem.new_output()
+    with_lengths(problem, (64,) * 8)
+    run(plan, problem, out)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run(plan, problem, out)
+    for lengths in ((5000,) * 8, (3, 4999, 640, 0, 0, 0, 0, 0), (64,) * 8):
+        with_lengths(problem, lengths)
+        out.fill_(torch.nan)
+        graph.replay()
+        torch.cuda.synchronize()
+        compare(out, problem.reference()[0], rms=RMS, name_row=problem.name_row)
+        assert torch.equal(out, run(plan, problem)[0])
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.label)
+def test_no_host_synchronisation(config):
+    problem = problem_for(config, seed=31)
+    plan = config.plan(len(problem.kv_lens))
+    out = problem.new_output()
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        plan.run(problem.q, problem.k_cache, problem.v_cache, problem.block_ids, problem.kv_lens, out=out)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    compare(out, problem.reference()[0], rms=RMS, name_row=problem.name_row)
+
+
+@pytest.mark.parametrize("config", (*CONFIGS, *kernels.MERGES), ids=lambda c: c.label)
+def test_runs_are_equal_in_every_bit(config):
+    """Whoever arrives last, and in whatever order partial results are written."""
+    problem = problem_for(config, (70_001, 4096, 0, 9000, 1), seed=32)
+    plan = config.plan(5)
+    first, _ = run(plan, problem)
+    for number in range(19):
+        again, _ = run(plan, problem)
+        assert torch.equal(again, first), f"run {number + 2} differs in {int((again != first).sum())} elements"
+
+
+def test_launches_overlap_in_nothing():
+    """Launches queued without a synchronisation between them, as the layers of a step: one task map for all."""
+    config = kernels.config(kernels.DYNAMIC, 2)
+    problems = [problem_for(config, (20_003, 300, 64, 0), seed=33 + i) for i in range(4)]
+    first = problems[0]
+    problems = [evolve(p, block_ids=first.block_ids, kv_lens=first.kv_lens) for p in problems]
+    plan = config.plan(4)
+    plan.schedule(first.kv_lens)
+    outs = [run(plan, problem, scheduled=True)[0] for problem in problems for _ in range(3)]
+    for i, out in enumerate(outs):
+        problem = problems[i // 3]
+        compare(out, problem.reference()[0], rms=RMS, name_row=problem.name_row)
+
+
+def test_a_row_does_not_depend_on_its_batch():
+    """The static schedule cuts a sequence by its own length alone: alone or in a batch, equal bits."""
+    config = kernels.config(kernels.STATIC)
+    lengths = (7001, 64, 1, 511, 4096, 12_345)
+    problem = problem_for(config, lengths, seed=37)
+    together, _ = run(config.plan(len(lengths)), problem)
+    alone = config.plan(1)
+    for b in range(len(lengths)):
+        one = evolve(problem, q=problem.q[b : b + 1], block_ids=problem.block_ids[b : b + 1], kv_lens=problem.kv_lens[b : b + 1])
+        assert torch.equal(run(alone, one)[0], together[b : b + 1]), f"sequence {b} of {lengths[b]} keys"

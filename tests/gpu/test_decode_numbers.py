@@ -1,0 +1,56 @@
+"""Numerical behaviour of decode kernels on the GPU."""
+
+import math
+
+import pytest
+import torch
+from attrs import evolve
+
+from tests.gpu import kernels
+from tests.gpu.helpers import problem_for, run
+from tle_attn.testing import relative_rms
+
+CONFIGS = (kernels.config(kernels.DYNAMIC), kernels.config(kernels.STATIC))
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.label)
+def test_one_dominant_key_among_diffuse_ones(config):
+    """V = 1 everywhere gives 1, whatever the weights."""
+    problem = problem_for(config, (8193, 8193, 8193), seed=40, logit_std=0.1)
+    page = problem.block_ids[0, 17]
+    problem.k_cache[page.long(), 5] = problem.q[0, 0] / problem.q[0, 0].float().norm() * 100
+    problem = evolve(problem, v_cache=torch.where(problem.v_cache.isnan(), problem.v_cache, 1.0))
+    out, _ = run(config.plan(3), problem)
+    assert (out.float() - 1).abs().max() < 0.02
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.label)
+def test_error_does_not_depend_on_the_spread_of_scores(config):
+    lengths = (127, 128, 129, 255, 256, 257)
+    errors = []
+    for logit_std in (0.25, 0.5, 1.0, 2.0):
+        problem = problem_for(config, lengths, seed=41, logit_std=logit_std)
+        out, _ = run(config.plan(len(lengths)), problem)
+        want, _ = problem.reference()
+        assert torch.cosine_similarity(out.double(), want, dim=-1).min() >= 0.998
+        errors.append(relative_rms(out, want))
+    assert max(errors) < 4e-3 and max(errors) < 2 * min(errors), errors
+
+
+@pytest.mark.parametrize("config", kernels.LSE, ids=lambda c: c.label)
+def test_lse_of_equal_scores(config):
+    """q = 0 and 256 keys: ln 256 or log2 256, for the last query token, which sees all of them."""
+    problem = problem_for(config, (256, 256), seed=42)
+    problem = evolve(problem, q=torch.zeros_like(problem.q))
+    _, lse = run(config.plan(2), problem)
+    n = config.query_tokens
+    want = 8.0 if dict(config.options)["epilogue.lse"] == "2" else 8 * math.log(2)
+    assert (lse[n - 1 :: n] - want).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.label)
+def test_scores_of_great_size(config):
+    """Scores of thousands: no overflow, and the largest wins alone."""
+    problem = problem_for(config, (300, 5000), seed=43, logit_std=2000.0)
+    out, _ = run(config.plan(2), problem)
+    assert relative_rms(out, problem.reference()[0]) < 4e-3

@@ -1,0 +1,46 @@
+"""Problem: what is allowed, what is refused and how, and the padding of query rows."""
+
+import pytest
+
+from tle_attn.errors import SpecError
+from tle_attn.spec import DType, Problem
+
+
+@pytest.mark.parametrize("key,value,allowed", [
+    ("page", 48, "16, 32, 64, 128"),
+    ("page", 64.0, "16, 32, 64, 128"),
+    ("page", "64", "16, 32, 64, 128"),
+    ("head_dim", 96, "64, 128, 256"),
+    ("dtype", DType.F32, "DType.BF16, DType.FP8"),
+    ("group", 0, "an integer from 1 up"),
+    ("group", True, "an integer from 1 up"),
+    ("group", 2.0, "an integer from 1 up"),
+    ("query_tokens", 0, "an integer from 1 to 5"),
+    ("query_tokens", 6, "an integer from 1 to 5"),
+])  # fmt: skip
+def test_refused_values(key, value, allowed):
+    with pytest.raises(SpecError) as caught:
+        Problem(**{key: value})
+    error = caught.value
+    assert (error.key, error.value, error.reason is not None) == (key, value, True)
+    assert f"  value    {value!r}" in str(error) and f"  allowed  {allowed}" in str(error) and "  because  " in str(error)
+
+
+def test_rows_fill_at_most_64_columns():
+    assert Problem(query_tokens=2, group=32).rows == 64
+    with pytest.raises(SpecError, match="3 query tokens x 22 heads are 66 query rows"):
+        Problem(query_tokens=3, group=22)
+
+
+@pytest.mark.parametrize("tokens,group,columns", [(1, 1, 8), (1, 8, 8), (3, 3, 16), (2, 8, 16), (1, 17, 32), (5, 8, 64), (1, 64, 64)])
+def test_columns_are_the_next_power_of_two_from_8(tokens, group, columns):
+    assert Problem(query_tokens=tokens, group=group).columns == columns
+
+
+def test_frozen_and_hashable():
+    problem = Problem()
+    with pytest.raises(AttributeError):
+        problem.page = 16
+    assert hash(problem) == hash(Problem()) and problem == Problem(dtype=DType.BF16)
+    with pytest.raises(TypeError):
+        Problem(DType.BF16)

@@ -1,0 +1,93 @@
+"""Generated modules, compared byte for byte with the copies in tests/golden: a change of a block shows its effect on every kernel as a diff.
+
+`make golden` (python -m tests.test_golden) writes the copies anew.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tle_attn
+from tle_attn.codegen import MARK, generate
+
+GOLDEN = Path(__file__).parent / "golden"
+TARGETS = ("gluon", "tle", "cpu")
+RECIPES = tle_attn.list_recipes()
+
+
+def golden_file(recipe: str, target: str) -> Path:
+    return GOLDEN / f"{recipe.replace('/', '_')}_{target}.py"
+
+
+def text_of(recipe: str, target: str) -> str:
+    """The module of a recipe's default point."""
+    return generate(tle_attn.load(recipe).kernel(), target).text
+
+
+def refresh() -> None:
+    """Write every golden copy, and remove those of recipes that are gone."""
+    GOLDEN.mkdir(exist_ok=True)
+    texts = {golden_file(recipe, target): text_of(recipe, target) for recipe in RECIPES for target in TARGETS}
+    for file in set(GOLDEN.glob("*.py")) - set(texts):
+        file.unlink()
+        print(f"removed {file.name}")
+    for file, text in texts.items():
+        if not file.exists() or file.read_text() != text:
+            file.write_text(text)
+            print(f"wrote {file.name}")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_module_is_its_golden_copy(recipe: str, target: str) -> None:
+    # compared as lines first: the failure then shows what changed
+    assert text_of(recipe, target).splitlines() == golden_file(recipe, target).read_text().splitlines(), "run `make golden` if the change is meant"
+    assert text_of(recipe, target).encode() == golden_file(recipe, target).read_bytes()
+
+
+def test_no_golden_copy_is_left_over() -> None:
+    assert {f.name for f in GOLDEN.iterdir() if f.suffix == ".py"} == {golden_file(r, t).name for r in RECIPES for t in TARGETS}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_kernel_text_is_the_same_for_every_target(recipe: str) -> None:
+    parts = [golden_file(recipe, target).read_text().split(MARK + "\n") for target in TARGETS]
+    assert all(len(p) == 2 for p in parts)
+    assert len({p[1] for p in parts}) == 1
+    assert len({p[0] for p in parts}) == len(TARGETS)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_golden_copies_keep_the_house_rules(recipe: str) -> None:
+    for target in TARGETS:
+        text = golden_file(recipe, target).read_text()
+        compile(text, golden_file(recipe, target).name, "exec")
+        assert text.isascii() and text.endswith("\n") and not text.endswith("\n\n")
+        assert not [line for line in text.splitlines() if line != line.rstrip() or "\t" in line]
+
+
+_PRINT_DIGESTS = """
+import tle_attn
+for recipe in tle_attn.list_recipes():
+    kernel = tle_attn.load(recipe).kernel()
+    print(*(tle_attn.generate(kernel, target).digest for target in ("gluon", "tle", "cpu")))
+"""
+
+
+def test_text_does_not_depend_on_the_process() -> None:
+    """Sets and dictionaries of names are everywhere in a linker: their order must not show."""
+    outputs = {
+        subprocess.run([sys.executable, "-c", _PRINT_DIGESTS], env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(p for p in sys.path if p)}, capture_output=True, text=True, check=True).stdout
+        for seed in ("0", "1", "12345")
+    }
+    assert len(outputs) == 1
+    expected = "".join(" ".join(generate(tle_attn.load(r).kernel(), t).digest for t in TARGETS) + "\n" for r in RECIPES)
+    assert outputs == {expected}
+
+
+if __name__ == "__main__":
+    refresh()

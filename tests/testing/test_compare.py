@@ -1,0 +1,81 @@
+"""Comparisons accept what they should, refuse what they should, and say where."""
+
+import math
+
+import pytest
+import torch
+
+from tle_attn.testing import compare, compare_lse, relative_rms
+
+
+@pytest.fixture
+def ref():
+    return torch.randn(40, 8, 16, dtype=torch.float64)
+
+
+def test_relative_rms_is_the_size_of_the_error():
+    ref = torch.tensor([3.0, -4.0])
+    assert relative_rms(ref + torch.tensor([0.3, 0.4]), ref) == pytest.approx(0.1)
+    assert relative_rms(torch.zeros(3), torch.zeros(3)) == 0
+    assert relative_rms(torch.zeros(0), torch.zeros(0)) == 0
+    assert relative_rms(torch.tensor([0.0, 1e-30]), torch.zeros(2)) == math.inf
+    assert relative_rms(torch.tensor([1.0, math.nan]), torch.ones(2)) == math.inf
+    assert relative_rms(torch.ones(2), torch.tensor([1.0, math.nan])) == math.inf
+    assert relative_rms(torch.tensor([1.0, math.inf]), torch.ones(2)) == math.inf
+
+
+def test_rounding_to_bf16_passes_at_its_size_and_not_below(ref):
+    compare(ref.bfloat16(), ref, rms=2e-3)
+    with pytest.raises(AssertionError, match=r"relative RMS 0\.001"):
+        compare(ref.bfloat16(), ref, rms=1e-3)
+
+
+def test_one_wrong_row_among_many_is_found_and_named(ref):
+    out = ref.clone()
+    out[17, 3] = -out[17, 3]
+    with pytest.raises(AssertionError) as caught:
+        compare(out, ref, rms=0.2, name_row=lambda row: f"sequence {row}")
+    message = str(caught.value)
+    assert "1 of 320 rows above 0.8" in message and "first bad row [17, 3] (sequence 17, head 3): relative RMS 2" in message
+    assert f"reference [{round(float(ref[17, 3, 0]), 4)}" in message
+
+
+def test_small_errors_everywhere_add_up(ref):
+    out = ref * 1.02
+    compare(out, ref, rms=0.021)
+    with pytest.raises(AssertionError, match=r"relative RMS 0.02 \(allowed 0.01\); 0 of 320 rows above 0.04"):
+        compare(out, ref, rms=0.01)
+
+
+def test_rows_of_zeros_and_of_nan_are_exact(ref):
+    ref[2, 1], ref[5] = 0, math.nan
+    compare(ref.clone(), ref, rms=0)
+    for place, value in (((2, 1, 3), 1e-30), ((5, 0, 0), 0.0), ((6, 0, 0), math.nan), ((6, 0, 0), math.inf)):
+        out = ref.clone()
+        out[place] = value
+        with pytest.raises(AssertionError, match=rf"first bad row \[{place[0]}, {place[1]}\]: relative RMS inf"):
+            compare(out, ref, rms=0.1)
+
+
+def test_an_unwritten_row_says_so(ref):
+    out = ref.clone()
+    out[39, 7] = math.nan
+    with pytest.raises(AssertionError, match="16 NaN and 0 infinities in 16 elements"):
+        compare(out, ref, rms=0.1)
+
+
+def test_shapes_must_be_equal(ref):
+    with pytest.raises(AssertionError, match=r"out has shape \[1, 8, 16\], the reference \[40, 8, 16\]"):
+        compare(ref[:1], ref, rms=1)
+    with pytest.raises(AssertionError, match="lse has shape"):
+        compare_lse(ref[:1, 0], ref[0], atol=1)
+
+
+def test_lse_is_close_and_its_infinities_exact():
+    ref = torch.tensor([[0.5, -math.inf], [-2.0, math.nan]])[:1]
+    compare_lse(ref + 1e-4, ref, atol=1e-3)
+    for place, value in (((0, 0), 0.502), ((0, 0), math.nan), ((0, 0), -math.inf), ((0, 1), -1e30), ((0, 1), math.nan), ((0, 1), math.inf)):
+        lse = ref.clone()
+        lse[place] = value
+        with pytest.raises(AssertionError, match=rf"1 of 2 off .*; first \[0, {place[1]}\] \(row 0, head {place[1]}\): .*, reference"):
+            compare_lse(lse, ref, atol=1e-3, name_row=lambda row: f"row {row}")

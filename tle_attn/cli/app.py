@@ -1,0 +1,201 @@
+"""Commands of `tle-attn`.  Imports of the composer are inside the commands, so that `--help` is quick."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import SpecError
+from . import OK, WRONG
+from .options import read_recipe
+
+if TYPE_CHECKING:
+    from ..recipe import Recipe
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Compose, check, generate, verify and compile attention kernels for NVIDIA Hopper.  Only bench needs a GPU.",
+    epilog="Exit status: 0 done, 1 a result is wrong, 2 the input was refused, 3 it cannot run on this machine.",
+)
+
+RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe of the library (see `tle-attn list`) or a .toml file.", show_default=False)]
+Settings = Annotated[
+    list[str],
+    typer.Option("--set", metavar="KEY=VALUE", help="Override an option of the recipe, e.g. ring.stages=4.  VALUE is TOML; a bare word is a string.  Repeatable."),
+]
+AllPoints = Annotated[bool, typer.Option("--all-points", help="Every point of the recipe's variant axes, not only the first.")]
+Seed = Annotated[int, typer.Option(help="Seed of the random problems and of the emulation's schedule.")]
+WorkloadName = Annotated[str, typer.Option("--workload", metavar="NAME", help="Workload of the benchmark that times are for.")]
+
+
+def _kernels(recipe: Recipe, all_points: bool) -> list[tuple[str, Any]]:
+    """(name with its point, kernel) of the default point, or of every point."""
+    from ..report.family import point_label
+
+    points = list(recipe.points()) if all_points else [next(recipe.points())]
+    return [(f"{recipe.name} {point_label(point)}".strip(), recipe.kernel(point)) for point in points]
+
+
+@app.command("list")
+def list_command() -> None:
+    """List the recipes of the library."""
+    from ..recipe import list_recipes, load
+    from ..report.compare import show
+    from ..report.table import Table
+    from .printing import show_table
+
+    recipes = [load(name) for name in list_recipes()]
+    rows = [(r.name, r.summary, "\n".join(f"{k} = {', '.join(map(show, v))}" for k, v in r.axes.items())) for r in recipes]
+    show_table(Table("", ("recipe", "summary", "variant axes"), rows))
+
+
+@app.command()
+def explain(recipe: RecipeName, settings: Settings = [], workload: WorkloadName = "uniform_4096", markdown: Annotated[bool, typer.Option(help="Print Markdown.")] = False) -> None:
+    """Show blocks, ports, buffers, barriers, roles, kernel arguments and the time floor of a recipe."""
+    from ..report import Workload
+    from ..report import explain as explain_recipe
+    from .printing import show_table
+
+    for table in explain_recipe(read_recipe(recipe, settings), Workload.named(workload)):
+        if markdown:
+            print(table.markdown())
+        else:
+            show_table(table)
+
+
+@app.command()
+def generate(
+    recipe: RecipeName,
+    target: Annotated[str, typer.Option(help="gluon (stock Triton), tle (FlagTree) or cpu (emulation).")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the modules; made if it is not there.")],
+    settings: Settings = [],
+    all_points: AllPoints = False,
+) -> None:
+    """Write the generated module of a recipe: one file that needs nothing but torch and its Triton."""
+    from .. import codegen
+
+    out.mkdir(parents=True, exist_ok=True)
+    for _, kernel in _kernels(read_recipe(recipe, settings), all_points):
+        generated = codegen.generate(kernel, target)
+        file = out / f"{generated.module_name}.py"
+        file.write_text(generated.text)
+        print(file)
+
+
+@app.command()
+def verify(
+    recipe: RecipeName,
+    target: Annotated[list[str], typer.Option(help="cpu, tle-emulated, gluon (needs a Hopper GPU), tle (needs FlagTree too).  Repeatable.")] = ["cpu", "tle-emulated"],
+    settings: Settings = [],
+    all_points: AllPoints = False,
+    seed: Seed = 0,
+) -> None:
+    """Run a recipe on random ragged problems and compare with the float64 oracle."""
+    from ..verify import tolerance, verify_kernel
+
+    wrong = False
+    for name, kernel in _kernels(read_recipe(recipe, settings), all_points):
+        for where in target:
+            result = verify_kernel(kernel, where, seed=seed)
+            allowed, reason = tolerance(kernel)
+            verdict = "ok   " if result.ok else "WRONG"
+            print(f"{verdict} {name}  {where}: relative RMS error {result.error:.2e} (allowed {allowed:.0e}: {reason}), {result.problems} problems, {result.seconds:.1f} s")
+            if not result.ok:
+                wrong = True
+                print(result.failure)
+    raise typer.Exit(WRONG if wrong else OK)
+
+
+@app.command("compile")
+def compile_command(
+    recipe: RecipeName,
+    settings: Settings = [],
+    all_points: AllPoints = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all facts as JSON.")] = False,
+) -> None:
+    """Compile the Gluon module for sm_90a and show registers, spills, shared memory and instructions."""
+    from ..report.facts import facts_of, facts_table
+    from .printing import show_table
+
+    found = [(name, entry, facts) for name, kernel in _kernels(read_recipe(recipe, settings), all_points) for entry, facts in facts_of(kernel).items()]
+    if as_json:
+        print(json.dumps([{"kernel": name, "entry": entry, **facts.to_dict()} for name, entry, facts in found], indent=1))
+    else:
+        show_table(facts_table(found))
+
+
+@app.command()
+def bench(
+    recipe: RecipeName,
+    settings: Settings = [],
+    all_points: AllPoints = False,
+    workload: Annotated[list[str], typer.Option(metavar="NAME", help="Workloads of the benchmark; all if not given.  Repeatable.")] = [],
+) -> None:
+    """Time a recipe on the GPU (CUDA-graph replays, inputs warm in L2)."""
+    from ..report.bench import bench_table, require_gpu
+    from .printing import show_table
+
+    require_gpu()
+    show_table(bench_table(_kernels(read_recipe(recipe, settings), all_points), workload))
+
+
+@app.command()
+def diff(
+    a: RecipeName,
+    b: RecipeName,
+    target: Annotated[str, typer.Option(help="Target whose generated text is compared.")] = "gluon",
+    settings: Settings = [],
+    code: Annotated[bool, typer.Option(help="Compare the generated code too.")] = True,
+) -> None:
+    """Compare two recipes as specs and as generated code.  --set applies to both."""
+    from ..report import Table, code_diff, differences
+    from .printing import show_table
+
+    left, right = read_recipe(a, settings), read_recipe(b, settings)
+    rows = [(d.key, d.a, d.b) for d in differences(left, right)]
+    show_table(Table("Specs", ("key", left.name, right.name), rows, "" if rows else "The specs are the same."))
+    if code:
+        lines = code_diff(left.kernel(), right.kernel(), target)
+        print("\n".join(lines) if lines else f"The generated code ({target}) is the same.")
+
+
+@app.command()
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new recipe; NAME.toml is written.", show_default=False)],
+    parent: Annotated[str, typer.Option("--from", metavar="RECIPE", help="Recipe that it extends.", show_default=False)],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the file.")] = Path("."),
+) -> None:
+    """Write a recipe file that extends another one and is valid at once."""
+    from .scaffold import write_recipe
+
+    print(write_recipe(name, parent, out))
+
+
+@app.command()
+def hy3(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for modules and report.md.")] = Path("build/hy3"),
+    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
+    seed: Seed = 0,
+    workload: WorkloadName = "uniform_4096",
+) -> None:
+    """Generate, compile and verify every recipe under hy3/, and report; with a Hopper GPU also run and time them there."""
+    from ..report import Workload
+    from ..report.family import build_family, family_table, write_report
+    from .printing import console, show_table
+    from .progress import shown
+
+    chosen = Workload.named(workload)
+    with shown(console(error=True)) as tell:
+        rows = build_family("hy3", out, jobs=jobs, seed=seed, workload=chosen, tell=tell)
+    show_table(family_table(rows, chosen))
+    print(f"report: {write_report(rows, out, chosen)}")
+    raise typer.Exit(OK if all(row.ok for row in rows) else WRONG)
+
+
+__all__ = ["SpecError", "app"]

@@ -1,0 +1,39 @@
+"""Reading `--set key=value`, and the recipe that an argument names."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from typing import TYPE_CHECKING, Any
+
+from ..errors import SpecError
+
+if TYPE_CHECKING:
+    from ..recipe import Recipe
+
+_BARE = re.compile(r"[A-Za-z_][\w./-]*")
+
+
+def read_setting(text: str) -> tuple[str, Any]:
+    """("ring.stages", 4) of "ring.stages=4": the value is TOML, and a bare word is a string.
+
+    Raises:
+        SpecError: the text has no "=", or the value is no TOML.
+    """
+    key, equals, value = text.partition("=")
+    key, value = key.strip(), value.strip()
+    if not equals or not key:
+        raise SpecError(f"--set {text!r} sets nothing", allowed="KEY=VALUE, for example --set ring.stages=4")
+    try:
+        return key, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        if _BARE.fullmatch(value):
+            return key, value
+        raise SpecError(f"--set {text!r}: the value is no TOML", key=key, value=value, allowed='a number, true, false, "text", a bare word, [a, list]') from None
+
+
+def read_recipe(name: str, settings: list[str]) -> Recipe:
+    """The recipe that `name` (of the library, or a .toml file) and `--set` options mean."""
+    from ..recipe import load
+
+    return load(name).set(dict(read_setting(s) for s in settings))

@@ -1,0 +1,185 @@
+"""Verify: a kernel on random ragged problems, in emulation or on the GPU, against the float64 oracle.
+
+    import tle_attn
+    from tle_attn.verify import verify_kernel
+    result = verify_kernel(tle_attn.load("hy3/decode_bf16").kernel(), "cpu")
+    assert result.ok, result.failure
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from typing import TYPE_CHECKING, Any, Callable
+
+from attrs import frozen
+
+from .errors import SpecError, TleAttnError
+from .spec import DType, Kernel
+
+if TYPE_CHECKING:
+    from .testing import DecodeProblem
+
+#: targets that need no GPU
+EMULATED = ("cpu", "tle-emulated")
+
+#: what blocks that change scores mean as options of `tle_attn.oracle.attention`
+MEANING: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "scale/softmax": lambda block: {},
+    "score/soft_cap": lambda block: {"soft_cap": block.cap},
+    "mask/causal": lambda block: {"causal": True},
+    "mask/sliding_window": lambda block: {"window": block.window},
+}
+
+
+def oracle_options(kernel: Kernel) -> dict[str, Any]:
+    """Options under which `tle_attn.oracle.attention` computes what this kernel should.
+
+    Raises:
+        SpecError: a block changes scores in a way that the oracle has not been told.
+    """
+    options: dict[str, Any] = {"causal": False}
+    for where, block in kernel.blocks:
+        if block.HOOKS:
+            if block.label() not in MEANING:
+                raise SpecError(
+                    f"the oracle does not know what {block.label()} means", key=where, value=block.NAME, allowed=sorted(MEANING), file=kernel.file,
+                    reason="a block that changes scores needs an entry in tle_attn.verify.MEANING, or its problems are checked against the wrong answer",
+                )
+            options |= MEANING[block.label()](block)
+    return options
+
+
+def tolerance(kernel: Kernel) -> tuple[float, str]:
+    """Relative RMS error that is allowed, and why.
+
+    Rounding to bf16 (8 bits) has a relative RMS error of about 2**-9 / sqrt(3) = 1.1e-3 to twice that, depending on where values lie in
+    their binade.  P is rounded once before the product with V; a bf16 output is rounded once more.  The bound is about twice the sum.
+    """
+    if kernel.mainloop.epilogue.dtype is DType.F32:
+        return 3e-3, "P is rounded to bf16 before the product with V"
+    return 4e-3, "P and the output are rounded to bf16"
+
+
+#: allowed absolute error of a log-sum-exp: sums in fp32, exp2 and log2 by the device's approximations
+LSE_TOLERANCE = 2e-3
+
+
+@frozen(kw_only=True)
+class Verification:
+    """What came out of verifying one kernel on one target.
+
+    Attributes:
+        kernel: its name.
+        target: "cpu", "tle-emulated", "gluon" or "tle".
+        error: largest relative RMS error of a problem; infinity where a result is missing.
+        tolerance: what is allowed.
+        problems: how many were run.
+        seconds: how long all of it took.
+        failure: why it failed, or None.
+    """
+
+    kernel: str
+    target: str
+    error: float
+    tolerance: float
+    problems: int
+    seconds: float
+    failure: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.failure is None
+
+
+def ragged_lengths(rng: random.Random, kernel: Kernel, *, batch: int, longest: int) -> list[int]:
+    """Random lengths with the edges that matter: none, one token, around a page, around a key tile, and one long sequence."""
+    page = kernel.problem.page
+    edges = [0, 1, rng.choice((page - 1, page, page + 1)), rng.choice((63, 64, 65, 127, 128, 129)), longest]
+    lengths = edges[:batch] if batch < len(edges) else edges + [rng.randint(0, longest) for _ in range(batch - len(edges))]
+    rng.shuffle(lengths)
+    return lengths
+
+
+def problems(kernel: Kernel, *, seed: int, emulated: bool) -> list[tuple[str, DecodeProblem]]:
+    """Random problems for a kernel, with names: a few long sequences that are split and merged, and many short ones; both cache layouts."""
+    from .testing import make_decode_problem
+
+    rng = random.Random(seed)
+    window = oracle_options(kernel).get("window", 0)
+    scale = 1 if emulated else 8
+    shapes = (("long", 6, 1600 * scale + rng.randint(0, 64) + window, 1, "NHD"), ("short", 12 * scale, 300, 2, "HND"))
+    made = []
+    for name, batch, longest, kv_heads, layout in shapes:
+        lengths = ragged_lengths(rng, kernel, batch=batch, longest=longest)
+        problem = make_decode_problem(
+            lengths, query_tokens=kernel.problem.query_tokens, heads=(kv_heads * kernel.problem.group, kv_heads), head_dim=kernel.problem.head_dim,
+            page=kernel.problem.page, dtype=kernel.problem.dtype.value, layout=layout, seed=rng.randint(0, 2**31),
+        )
+        made.append((f"{name} sequences, {layout}, seed {seed}", problem))
+    return made
+
+
+def verify_kernel(kernel: Kernel, target: str = "cpu", *, seed: int = 0, device: Any = None) -> Verification:
+    """Run `kernel` on random problems with poisoned gaps and outputs, and compare with the oracle.
+
+    Args:
+        kernel: the kernel.
+        target: "cpu" and "tle-emulated" run in emulation, "gluon" on a Hopper GPU, "tle" on one with FlagTree.
+        seed: of the problems and of the emulation's schedule.
+        device: torch device; the target's own if not given.
+
+    Returns:
+        A Verification; a wrong result is its `failure`, not an exception.
+
+    Raises:
+        TargetUnavailable: the target cannot run here.
+    """
+    start = time.perf_counter()
+    allowed, _ = tolerance(kernel)
+    options = oracle_options(kernel)
+    made = problems(kernel, seed=seed, emulated=target in EMULATED)
+    worst, failure = 0.0, None
+    for name, problem in made:
+        error, failure = _run_one(kernel, target, problem, options, allowed, seed, device)
+        worst = max(worst, error)
+        if failure:
+            failure = f"{kernel.name} on {target}, {name}: {failure}"
+            break
+    return Verification(kernel=kernel.name, target=target, error=worst, tolerance=allowed, problems=len(made), seconds=time.perf_counter() - start, failure=failure)
+
+
+def _run_one(kernel: Kernel, target: str, problem: DecodeProblem, options: dict[str, Any], allowed: float, seed: int, device: Any) -> tuple[float, str | None]:
+    """(relative RMS error, failure) of one problem."""
+    import torch
+
+    from .runtime import plan
+    from .testing import compare, compare_lse, relative_rms
+
+    epilogue = kernel.mainloop.epilogue
+    with_lse = epilogue.lse != "none"
+    expected, expected_lse = problem.reference(lse_base=epilogue.lse if with_lse else None, **options)
+    made = plan(
+        kernel, batch=len(problem.kv_lens), query_heads=problem.q.shape[1], kv_heads=problem.k_cache.shape[2], target=target, seed=seed, device=device,
+    )
+    placed = problem.to(made.device)
+    for tensor in made.workspace.values():
+        if tensor.dtype == torch.float32:
+            tensor.fill_(math.nan)
+    out = placed.new_output(torch.float32 if epilogue.dtype is DType.F32 else torch.bfloat16)
+    lse = torch.full(out.shape[:2], math.nan, device=made.device) if with_lse else None
+    try:
+        made.run(placed.q, placed.k_cache, placed.v_cache, placed.block_ids, placed.kv_lens, out=out, lse=lse)
+        error = relative_rms(out.cpu(), expected)
+        compare(out.cpu(), expected, rms=allowed, name_row=problem.name_row)
+        if lse is not None:
+            compare_lse(lse.cpu(), expected_lse, atol=LSE_TOLERANCE, name_row=problem.name_row)
+    except AssertionError as wrong:
+        return error, str(wrong)
+    except TleAttnError as refused:
+        return math.inf, f"{type(refused).__name__}: {refused}"
+    return error, None
+
+
+__all__ = ["EMULATED", "MEANING", "Verification", "oracle_options", "problems", "tolerance", "verify_kernel"]
