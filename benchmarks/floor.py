@@ -56,15 +56,16 @@ def measure(problem: DecodeProblem, timer: Timer, label: str) -> Floor:
     """The best of a few ring shapes, warm and cold each for itself."""
     _, page, heads, dim = problem.k_cache.shape
     page_bytes = page * dim * problem.k_cache.element_size()
+    dtype = "fp8" if problem.is_fp8 else "bf16"
     ids = live_pages(problem)
     sms = torch.cuda.get_device_properties(ids.device).multi_processor_count
     box = (1, 1, page, dim)
     views = [cache.permute(0, 2, 1, 3) for cache in (problem.k_cache, problem.v_cache)]
-    descriptors = [descriptor(view, view.shape, view.stride(), box, "bf16") for view in views]
+    descriptors = [descriptor(view, view.shape, view.stride(), box, dtype) for view in views]
     args = [*descriptors, ids, len(ids) * heads, heads]
     warm, cold = [], []
     for ctas_per_sm in CTAS_PER_SM:
-        kernel = compiled("bf16", page, dim, page_bytes, ctas_per_sm)
+        kernel = compiled(dtype, page, dim, page_bytes, ctas_per_sm)
         kernel.load()
         with watch(f"{label}: read floor, {ctas_per_sm} CTAs per SM"):
             graph = capture(lambda: kernel.launch((sms * ctas_per_sm,), args))

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Everything that needs a Hopper GPU, in at most 10 minutes: compile, tests/gpu, the dialect's operations, the decode benchmark.
-# Results go to $OUT (default build/h200). Parts can be named: run_h200.sh tests ops decode. Exit status: 0 if every part passed.
+# Results go to $OUT (default build/h200). Parts can be named: run_h200.sh tests ops decode trial. Exit status: 0 if every part passed.
+# $DECODE: other arguments of benchmarks.decode. $TRIAL: folder of hand-written kernels for the part trial (benchmarks/trial.py).
 set -u
 cd "$(dirname "$0")/.."
 OUT=${OUT:-build/h200}
 PYTHON=${PYTHON:-python3}
 JOBS=${JOBS:-$(nproc)}
+DECODE=${DECODE:---recipe hy3/decode_bf16 --cases all --mtp 1 2 3 --layouts NHD HND}
 export TLE_ATTN_CACHE_DIR=${TLE_ATTN_CACHE_DIR:-$PWD/build/cache}
 mkdir -p "$OUT"
 failed=()
@@ -23,14 +25,17 @@ part() {
 
 for name in "${@:-tests ops decode}"; do for one in $name; do case $one in
     tests)
-        part warm 120 "$PYTHON" -m tests.gpu.warm --jobs "$JOBS"
-        part tests 240 "$PYTHON" -m pytest tests/gpu -q --maxfail=20 -p no:cacheprovider --durations=5
+        part warm 90 "$PYTHON" -m tests.gpu.warm --jobs "$JOBS"
+        # in worker processes: one that hangs ends itself and is replaced
+        part tests 200 "$PYTHON" -m pytest tests/gpu -n 2 --maxfail=40 -p no:cacheprovider --durations=5
         ;;
-    ops) part ops 90 "$PYTHON" -m tests.gpu.ops --out "$OUT/dialect_ops_h200.json" ;;
+    ops) part ops 60 "$PYTHON" -m tests.gpu.ops --out "$OUT/dialect_ops_h200.json" ;;
     decode)
-        part decode 180 "$PYTHON" -m benchmarks.decode --recipe hy3/decode_bf16 --cases all --mtp 1 2 3 --layouts NHD HND --jobs "$JOBS" --out "$OUT/decode_bf16_h200.json"
+        # shellcheck disable=SC2086  # words of their own
+        part decode 210 "$PYTHON" -m benchmarks.decode $DECODE --jobs "$JOBS" --out "$OUT/decode_h200.json"
         ;;
-    *) echo "no part is called $one: tests, ops, decode" && exit 2 ;;
+    trial) part trial 90 "$PYTHON" -m benchmarks.trial --trial "${TRIAL:?the folder of the hand-written kernels}" --out "$OUT/trial_h200.json" ;;
+    *) echo "no part is called $one: tests, ops, decode, trial" && exit 2 ;;
 esac; done; done
 
 echo "==== failed: ${failed[*]:-none}"

@@ -28,9 +28,12 @@ def decode_problem(
     heads: tuple[int, int] = HEADS,
     head_dim: int = HEAD_DIM,
     page: int = PAGE,
+    quant: int | None = None,
     device: torch.device | str = "cuda",
 ) -> DecodeProblem:
-    """BF16 problem of unit variance: pages in random order, this step's tokens counted in kv_lens, NaN in every slot without a token.
+    """Problem of unit variance: pages in random order, this step's tokens counted in kv_lens, NaN in every slot without a token.
+
+    `quant`: None for bf16; 1 for fp8 with K and V scales per tensor; 0 for fp8 with K scales per token and head in extra rows of the K cache, V per head.
 
     `layout`: "NHD" [page, token, head, dim] or "HND" [page, head, token, dim] in memory; the caches are NHD views of it.
     """
@@ -50,21 +53,40 @@ def decode_problem(
         live[mine.long()] = (torch.arange(count * page, device=device) < length).view(count, page)
         first += count
 
-    def cache() -> torch.Tensor:
-        shape = (pages, page, heads[1], head_dim) if layout == "NHD" else (pages, heads[1], page, head_dim)
-        stored = torch.randn(shape, generator=generator, dtype=torch.bfloat16, device=device)
-        view = stored if layout == "NHD" else stored.permute(0, 2, 1, 3)
-        view[~live] = math.nan
-        return view
+    def laid_out(values: torch.Tensor, extra: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """NHD views of [pages, page, heads, dim] values and of `extra` rows after them, in one allocation of the asked-for layout."""
+        both = values if extra is None else torch.cat([values, extra], 1)
+        if layout == "HND":
+            both = both.permute(0, 2, 1, 3).contiguous().permute(0, 2, 1, 3)
+        return both[:, :page], None if extra is None else both[:, page:]
 
-    return DecodeProblem(
-        q=torch.randn(len(lengths) * query_tokens, heads[0], head_dim, generator=generator, dtype=torch.bfloat16, device=device),
-        k_cache=cache(),
-        v_cache=cache(),
-        block_ids=block_ids,
-        kv_lens=torch.tensor(lengths, dtype=torch.int32, device=device),
-        q_scale=None,
-        k_scale=None,
-        v_scale=None,
-        query_tokens=query_tokens,
-    )
+    def noise(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.bfloat16, device=device)
+
+    def dead(cache: torch.Tensor) -> torch.Tensor:
+        if quant is None:
+            cache[~live] = math.nan
+        else:
+            cache.view(torch.uint8)[~live] = 0x7F
+        return cache
+
+    def quantised(x: torch.Tensor, dims: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+        scale = x.float().abs().amax(dims, keepdim=True) / 448
+        return (x.float() / scale).to(torch.float8_e4m3fn), scale
+
+    q, k, v = noise(len(lengths) * query_tokens, heads[0], head_dim), noise(pages, page, heads[1], head_dim), noise(pages, page, heads[1], head_dim)
+    scales: dict[str, torch.Tensor | None] = {"q_scale": None, "k_scale": None, "v_scale": None}
+    extra = None
+    if quant is not None:
+        q, q_scale = quantised(q, (2,))
+        k, k_scale = quantised(k, (3,) if quant == 0 else (0, 1, 2, 3))
+        v, v_scale = quantised(v, (0, 1, 3) if quant == 0 else (0, 1, 2, 3))
+        scales = {"q_scale": q_scale.squeeze(2).contiguous(), "k_scale": k_scale.reshape(-1), "v_scale": v_scale.reshape(-1)}
+        if quant == 0:
+            extra = k_scale.view(pages, page // 32, 32, heads[1]).permute(0, 1, 3, 2).contiguous().view(torch.float8_e4m3fn)
+    k_cache, k_rows = laid_out(dead(k), extra)
+    v_cache, _ = laid_out(dead(v))
+    if quant == 0:
+        scales["k_scale"] = k_rows
+    kv_lens = torch.tensor(lengths, dtype=torch.int32, device=device)
+    return DecodeProblem(q=q, k_cache=k_cache, v_cache=v_cache, block_ids=block_ids, kv_lens=kv_lens, query_tokens=query_tokens, **scales)

@@ -9,10 +9,13 @@ from __future__ import annotations
 from attrs import field, frozen
 
 from tle_attn.dialect import (
+    F32,
     READY,
     alias,
     alloc,
     alloc_barriers,
+    alloc_plain,
+    barrier_wait,
     cdiv,
     cols,
     evict_first,
@@ -23,6 +26,7 @@ from tle_attn.dialect import (
     minimum,
     mma_zeros,
     rows,
+    smem_load_rows,
     warp_specialize,
     wgmma_wait,
 )
@@ -37,6 +41,7 @@ from tle_attn.components.schedulers.task_map import TaskMap
 from tle_attn.components.softmax.online import OnlineSoftmax
 from tle_attn.components.v_operand.direct import DirectV
 from tle_attn.checks.resources import register_cap
+from tle_attn.errors import SpecError
 from tle_attn.spec import Block, Constant, Function, Mainloop, MBarriers, NamedBarriers, Port, Problem, Resources, Role, SharedBuffer, slot
 from tle_attn.spec.problem import at_least
 from tle_attn.spec.types import DType, Place
@@ -58,7 +63,7 @@ class DecodeMainloop(Mainloop):
     NAME = "decode"
     PHASE = "decode"
     ENTRIES = ("decode",)
-    CHAINS = {"score": ("args", "s", "key", "query", "head"), "mask": ("args", "s", "key", "query", "head"), "first_key": ("args", "first", "kv_len")}
+    CHAINS = {"score": ("args", "s", "key", "query", "head"), "mask": ("args", "s", "key", "query", "head"), "first_key": ("args", "first", "kv_len"), "output": ("args", "value", "head")}
 
     ctas_per_sm: int = field(default=2, validator=at_least(1, "CTAs that share a multiprocessor", 4))
     producer_registers: int = field(default=32, validator=at_least(24, "registers per thread; setmaxnreg takes multiples of 8 from 24", 240))
@@ -74,6 +79,13 @@ class DecodeMainloop(Mainloop):
     schedule: Block = slot("schedule", factory=TaskMap)
     reduce: Block = slot("reduce", factory=SplitMerge)
     epilogue: Block = slot("epilogue", factory=StoreEpilogue)
+
+    def check(self, problem: Problem) -> None:
+        if self.scale.KEY_SCALES and self.ring.stages < 2:
+            raise SpecError(
+                "K scales per token need a second ring slot", key="ring.stages", value=self.ring.stages, allowed="2 or more",
+                reason="a tile's scales are stored after the next tile's copies are started: with one slot producer and consumer would wait for each other",
+            )
 
     def constants(self, problem: Problem) -> dict[str, Constant]:
         return {"PRODUCER_REGISTERS": Constant(self.producer_registers, "registers per thread of the producer warp")}
@@ -100,7 +112,9 @@ class DecodeMainloop(Mainloop):
             Function("qk_product", (k, q), (s,)),
             Function("first_reference", (s,), (m,)),
             Function("softmax_step"),
+            Function("query_factor", (s,), (Port("factor", DType.F32, ("query",), (n,)),)),
             Function("clear_v", (v,)),
+            Function("take_v", (v,)),
             Function("pv_product", (v, p_smem, o), (o,)),
             Function("task"),
             Function("finish"),
@@ -110,19 +124,24 @@ class DecodeMainloop(Mainloop):
         n, d, t, stages = problem.columns, problem.head_dim, problem.dtype, self.ring.stages
         boxes = stages * self.loader.copies(problem)
         expect = int(self.loader.box_bytes(problem) * self.loader.expect_scale)
+        buffers = [
+            SharedBuffer("k_ring", (stages, TILE, d), t, "key tiles"),
+            SharedBuffer("v_ring", (stages, TILE, d), t, "value tiles"),
+            SharedBuffer("q_smem", (n, d), t, "query rows of the pair"),
+            SharedBuffer("p_smem", (2, n, TILE), t, "probabilities of two key tiles"),
+        ]
+        barriers = [
+            MBarriers("k_full", boxes, 1, expect, False, ("k copies",), ("attend",)),
+            MBarriers("v_full", boxes, 1, expect, False, ("v copies",), ("attend",)),
+            MBarriers("k_empty", stages, self.ring.readers, 0, True, ("attend",), ("load_pages",)),
+            MBarriers("v_empty", stages, self.ring.readers, 0, True, ("attend",), ("load_pages",)),
+        ]
+        if self.scale.KEY_SCALES:
+            buffers.append(SharedBuffer("k_scales", (stages, TILE), DType.F32, "scales of key tiles"))
+            barriers.append(MBarriers("scales_full", stages, 1, 0, False, ("load_pages",), ("attend",)))
         return Resources(
-            buffers=(
-                SharedBuffer("k_ring", (stages, TILE, d), t, "key tiles"),
-                SharedBuffer("v_ring", (stages, TILE, d), t, "value tiles"),
-                SharedBuffer("q_smem", (n, d), t, "query rows of the pair"),
-                SharedBuffer("p_smem", (2, n, TILE), t, "probabilities of a key tile"),
-            ),
-            barriers=(
-                MBarriers("k_full", boxes, 1, expect, False, ("k copies",), ("attend",)),
-                MBarriers("v_full", boxes, 1, expect, False, ("v copies",), ("attend",)),
-                MBarriers("k_empty", stages, self.ring.readers, 0, True, ("attend",), ("load_pages",)),
-                MBarriers("v_empty", stages, self.ring.readers, 0, True, ("attend",), ("load_pages",)),
-            ),
+            buffers=tuple(buffers),
+            barriers=tuple(barriers),
             named=(NamedBarriers("publish", 15, 1, 128),),
             roles=(Role("attend", "attend", 4, 0), Role("load_pages", "load_pages", 1, self.producer_registers)),
             scratch_bytes=4 * n * 4,
@@ -139,7 +158,7 @@ def tile_range(args, kv_len):
 
 
 @jit
-def load_pages(args, k_boxes, v_boxes, k_full, v_full, k_empty, v_empty):
+def load_pages(args, k_boxes, v_boxes, k_scales, k_full, v_full, scales_full, k_empty, v_empty):
     """Producer role: page ids a block ahead, then the wait for the slot, K before V."""
     pair, first, count, kv_len, slot, first_slot, splits, flags = task(args)
     head = pair % args.kv_heads
@@ -150,6 +169,8 @@ def load_pages(args, k_boxes, v_boxes, k_full, v_full, k_empty, v_empty):
     ids = page_block(page_row, start, kv_len)
     later = page_block(page_row, start + PAGE_BLOCK, kv_len)
     end = start + PAGE_BLOCK
+    if KEY_SCALES:
+        scales = fetch_key_scales(args, ids, start * 0, first, head)
     for i in range(count):
         page = first_page(first + i)
         if page >= end:
@@ -157,15 +178,33 @@ def load_pages(args, k_boxes, v_boxes, k_full, v_full, k_empty, v_empty):
             later = page_block(page_row, end + PAGE_BLOCK, kv_len)
             end += PAGE_BLOCK
         lane = page - end + PAGE_BLOCK
+        if KEY_SCALES:
+            fetched = fetch_key_scales(args, ids, lane, first + i, head)
         acquire(k_empty, i)
         load_tile(args.k_desc, k_boxes, k_full, slot_of(i), ids, lane, first + i, head)
         acquire(v_empty, i)
         load_tile(args.v_desc, v_boxes, v_full, slot_of(i), ids, lane, first + i, head)
+        if KEY_SCALES:
+            # one tile late, when the load has come back
+            if i > 0:
+                publish_key_scales(k_scales, scales_full, i - 1, scales)
+            scales = fetched
+    if KEY_SCALES:
+        if count > 0:
+            publish_key_scales(k_scales, scales_full, count - 1, scales)
 
 
 @jit
-def logits(args, s, token, query, q_head):
+def take_key_scales(k_scales, scales_full, i, s):
+    """Scales of key tile i, one per row of s."""
+    barrier_wait(scales_full[slot_of(i)], use_of(i))
+    return smem_load_rows(k_scales.slot(slot_of(i)), s)
+
+
+@jit
+def logits(args, s, factor, token, query, q_head):
     """Base-2 logits of a key tile, masked."""
+    s = s * factor[None, :]
     key = (token + rows(s))[:, None]
     s = score(args, s, key, query, q_head)
     s = mask(args, s, key, query, q_head)
@@ -173,7 +212,7 @@ def logits(args, s, token, query, q_head):
 
 
 @jit
-def attend(args, q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty, v_empty):
+def attend(args, q_smem, p_smem, k_ring, v_ring, k_scales, k_full, v_full, scales_full, k_empty, v_empty):
     """Consumer role: the product of tile i and the scores of tile i + 1 run together; then the merge."""
     pair, first, count, kv_len, slot, first_slot, splits, flags = task(args)
     seq = pair // args.kv_heads
@@ -183,34 +222,43 @@ def attend(args, q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty, v_empt
     l = mma_zeros(TILE, COLUMNS, DTYPE)
     m = full_cols(o, float("-inf"))
     column = cols(l)
+    factor = query_factor(args, l, column, seq, head)
     q_head = (head * GROUP + column % GROUP)[None, :]
     # padding columns repeat the last position, so that they read no key past the end
     query = minimum(kv_len - QUERY_TOKENS + column // GROUP, kv_len - 1)[None, :]
     if count > 0:
         wait_tile(k_full, 0)
         s = wgmma_wait(0, qk_product(k_ring.slot(0), q_smem))
+        if KEY_SCALES:
+            s = s * take_key_scales(k_scales, scales_full, 0, l)[:, None]
         release(k_empty, 0)
-        s = logits(args, s, first * TILE, query, q_head)
+        s = logits(args, s, factor, first * TILE, query, q_head)
         m = first_reference(s)
         for i in range(count - 1):
             p_tile = p_smem.slot(i % 2)
-            m, l, o = softmax_step(s, m, l, o, p_tile)
             wait_tile(v_full, i)
-            o = pv_product(v_ring.slot(slot_of(i)), p_tile, o)
+            v = take_v(v_ring.slot(slot_of(i)))
+            m, l, o = softmax_step(s, m, l, o, p_tile)
+            o = pv_product(v, p_tile, o)
             wait_tile(k_full, i + 1)
             s = qk_product(k_ring.slot(slot_of(i + 1)), q_smem)
+            if KEY_SCALES:
+                key_scales = take_key_scales(k_scales, scales_full, i + 1, l)
             o, s = wgmma_wait(0, (o, s))
             release(v_empty, i)
             release(k_empty, i + 1)
-            s = logits(args, s, (first + i + 1) * TILE, query, q_head)
+            if KEY_SCALES:
+                s = s * key_scales[:, None]
+            s = logits(args, s, factor, (first + i + 1) * TILE, query, q_head)
         last = count - 1
         p_tile = p_smem.slot(last % 2)
-        m, l, o = softmax_step(s, m, l, o, p_tile)
         v_tile = v_ring.slot(slot_of(last))
         wait_tile(v_full, last)
         if (first + count) * TILE > kv_len:
             clear_v(v_tile, kv_len - (first + last) * TILE)
-        o = wgmma_wait(0, pv_product(v_tile, p_tile, o))
+        v = take_v(v_tile)
+        m, l, o = softmax_step(s, m, l, o, p_tile)
+        o = wgmma_wait(0, pv_product(v, p_tile, o))
         release(v_empty, last)
     finish(args, o, m, l, pair, seq, head, slot, first_slot, splits, flags)
 
@@ -232,11 +280,14 @@ def decode(args):
     v_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES)
     k_empty = alloc_barriers(STAGES, READERS, init=READY)
     v_empty = alloc_barriers(STAGES, READERS, init=READY)
+    if KEY_SCALES:
+        k_scales = alloc_plain([STAGES, TILE], F32)
+        scales_full = alloc_barriers(STAGES)
     fence_async()
     warp_specialize(
         [
-            (attend, (args, q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty, v_empty)),
-            (load_pages, (args, k_boxes, v_boxes, k_full, v_full, k_empty, v_empty)),
+            (attend, (args, q_smem, p_smem, k_ring, v_ring, k_scales, k_full, v_full, scales_full, k_empty, v_empty)),
+            (load_pages, (args, k_boxes, v_boxes, k_scales, k_full, v_full, scales_full, k_empty, v_empty)),
         ],
         [1],
         [PRODUCER_REGISTERS],

@@ -42,14 +42,8 @@ def _publish_operands(columns):
 
 
 @gluon.jit
-def _flag():
-    """The per-thread register that the publishing assembly left its answer in."""
-    return gl.inline_asm_elementwise(_hooked("flag", "mov.b32 $0, tle_attn_flag;"), "=r", [], dtype=gl.int32, is_pure=False, pack=1)
-
-
-@gluon.jit
 def publish_p(p_tile, p, limit: constexpr):
     offset = gl.inline_asm_elementwise(_publish_offset(p.shape[1]), "=r", [], dtype=gl.int32, is_pure=True, pack=1)
     assembly: constexpr = _publish(p.shape[1], limit)
     gl.inline_asm_elementwise(assembly, _publish_operands(p.shape[1]), [p, _address(p_tile.mem), offset], dtype=gl.int32, is_pure=False, pack=p.shape[1] // 2)
-    return _flag()
+    return gl.inline_asm_elementwise(_hooked("flag", "mov.b32 $0, tle_attn_flag;"), "=r", [], dtype=gl.int32, is_pure=False, pack=1)

@@ -33,7 +33,7 @@ class DirectV(Block):
         p_smem = Port("p_smem", problem.dtype, ("query", "key"), (n, TILE), Place.SHARED, "swizzled", "key")
         v = Port("v_tile", problem.dtype, ("key", "dim"), (TILE, d), Place.SHARED, "swizzled", "dim")
         o = Port("o", DType.F32, ("dim", "query"), (d, n), layout="mma")
-        return (Function("publish_p", (p_smem, p)), Function("clear_v", (v,)), Function("pv_product", (v, p_smem, o), (o,)), Function("head_dim_of"))
+        return (Function("publish_p", (p_smem, p)), Function("clear_v", (v,)), Function("take_v", (v,)), Function("pv_product", (v, p_smem, o), (o,)), Function("head_dim_of"))
 
     @staticmethod
     def reference(v_tile: torch.Tensor, p_smem: torch.Tensor, o: torch.Tensor) -> torch.Tensor:
@@ -50,9 +50,15 @@ def clear_v(v_tile, valid):
 
 
 @jit
-def pv_product(v_tile, p_smem, o):
+def take_v(v_tile):
+    """The tile as pv_product wants it: where it is."""
+    return v_tile
+
+
+@jit
+def pv_product(v_tile, p_tile, o):
     """Asynchronous o + V^T P^T."""
-    return wgmma(v_tile, p_smem, o, trans_a=True, trans_b=True)
+    return wgmma(v_tile, p_tile, o, trans_a=True, trans_b=True)
 
 
 @jit

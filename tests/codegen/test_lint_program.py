@@ -39,7 +39,7 @@ def f(x, n):
 '''
 CONSTANT_UNDER_IF = '''
 @jit
-def g(x, n, c=0):
+def g(x, n, c):
     if n > 3:
         c = n
     store(x, c)
@@ -47,7 +47,7 @@ def g(x, n, c=0):
 
 @jit
 def f(x, n):
-    g(x, n, c=-1)
+    g(x, n, -1)
 '''
 LOST_BOUND = '''
 @jit
@@ -80,7 +80,9 @@ def f(x, n):
     a, b = g(n)
     store(x, a + b)
 '''
+KEYWORD = UNPACKING.replace("a, b = g(n)", "a, b, c = g(n=n)")
 REFUSED = {
+    "keyword": (KEYWORD, 9, "the keyword n in a call of g"),
     "recursion": (RECURSION, 3, "recursion: f -> g -> f"),
     "constant in a loop": (CONSTANT_IN_A_LOOP, 11, "the constant SIZE is passed for c, which g changes"),
     "constant under if": (CONSTANT_UNDER_IF, 11, "the constant -1 is passed for c, which g changes"),

@@ -73,13 +73,14 @@ def test_edges(load_text, kernel_source, generator, q_len, kv_len):
 
 
 MUTANTS = [
-    ("empty count 1 with two consumers", "k_empty = alloc_barriers(STAGES, 2, init=READY)", "k_empty = alloc_barriers(STAGES, 1, init=READY)", "BarrierMisuse Race"),
+    ("empty count 1 with two consumers", "k_empty = alloc_barriers(STAGES, 2,", "k_empty = alloc_barriers(STAGES, 1,", "BarrierMisuse Race"),
     ("release V before its wgmma_wait", "        o = wgmma_wait(0, o_next)\n        barrier_arrive(v_empty[vslot])\n",
      "        barrier_arrive(v_empty[vslot])\n        o = wgmma_wait(0, o_next)\n", "Race"),
     ("wait(1) retires too few", "s = wgmma_wait(1, s_next)", "s = wgmma_wait(2, s_next)", "Race UseBeforeWait"),
     ("last PV without its full wait", "    barrier_wait(v_full[vslot], (n - 1) // STAGES)\n", "", "Race Unwritten"),
     ("rescale of O before its wait", "        o = wgmma_wait(0, o_next)\n", "        o = o_next\n", "UseBeforeWait Race"),
-    ("one consumer forgets the release of K", "        barrier_arrive(k_empty[kslot])\n", "        if w == 0:\n            barrier_arrive(k_empty[kslot])\n", "Deadlock"),
+    ("one consumer forgets the release of K", "        barrier_arrive(k_empty[kslot])\n",
+     "        if w == 0:\n            barrier_arrive(k_empty[kslot])\n", "Deadlock"),
     ("Q bytes of both tiles on one slot", "expect_bytes=Q_BYTES", "expect_bytes=Q_BYTES * 2", "Deadlock"),
 ]  # fmt: skip
 

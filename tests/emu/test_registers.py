@@ -8,7 +8,7 @@ import torch
 from tle_attn import emu
 
 M, N = 16, 32
-TYPES = {"i32": torch.int32, "i64": torch.int64, "f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "u8": torch.uint8, "fp8": torch.float8_e4m3fn}
+TYPES = dict(i32=torch.int32, i64=torch.int64, u8=torch.uint8, f32=torch.float32, bf16=torch.bfloat16, f16=torch.float16, fp8=torch.float8_e4m3fn)
 
 
 def evaluate(load_text, expression: str, shape: tuple[int, ...], result: str = "f32", **inputs: torch.Tensor | float) -> torch.Tensor:

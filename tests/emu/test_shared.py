@@ -63,7 +63,9 @@ def body(load_text, text: str, **args):
     emu.launch(load_text(f"@jit\ndef f({', '.join(args)}):\n    {lines}\n").f, (1,), args)
 
 
-@pytest.mark.parametrize("columns, kind, dtype", [(128, "bf16", torch.bfloat16), (64, "bf16", torch.bfloat16), (32, "f32", torch.float32), (256, "fp8", torch.float8_e4m3fn)])
+@pytest.mark.parametrize("columns, kind, dtype", [
+    (128, "bf16", torch.bfloat16), (64, "bf16", torch.bfloat16), (32, "f32", torch.float32), (256, "fp8", torch.float8_e4m3fn),
+])  # fmt: skip
 def test_an_alias_sees_column_blocks_of_128_bytes(load_text, generator, columns, kind, dtype):
     """Slot (s * H + h) * P + j of the alias is column block h of page j of stage s."""
     stages, rows, page = 2, 64, 16

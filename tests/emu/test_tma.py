@@ -136,13 +136,15 @@ def f(desc, x):
 
 WRONG = {
     "no expected bytes": ("copy(desc, box, [16, 64], [0, 0], barrier=plain[0])", emu.BarrierMisuse, "which has no expect_bytes"),
-    "two copies on one slot": ("copy(desc, box, [16, 64], [0, 0], barrier=full[0])\n    copy(desc, other, [16, 64], [0, 0], barrier=full[0])\n    barrier_wait(full[0], 0)\n"
-                               "    barrier_wait(full[0], 1)\n    barrier_wait(full[0], 0)", emu.BarrierMisuse, "two copies on one slot|a full use behind"),
+    "two copies on one slot": ("copy(desc, box, [16, 64], [0, 0], barrier=full[0])\n    copy(desc, other, [16, 64], [0, 0], barrier=full[0])\n"
+                               "    barrier_wait(full[0], 0)\n    barrier_wait(full[0], 1)\n    barrier_wait(full[0], 0)", emu.BarrierMisuse, "two copies on one slot|a full use behind"),
     "no wait before the end": ("copy(desc, box, [16, 64], [0, 0], barrier=full[0])", emu.Race, "may exit while f's TMA load to its box is in flight"),
     "another box": ("copy(desc, box, [8, 64], [0, 0], barrier=full[0])", emu.EmulationError, r"through a descriptor with box \[16, 64\]"),
     "too few offsets": ("copy(desc, box, [16, 64], [0], barrier=full[0])", emu.EmulationError, "are no 2 integer offsets"),
     "another buffer": ("copy(desc, small, [16, 64], [0, 0], barrier=full[0])", emu.EmulationError, "copy of .16, 64. f32 and small"),
-    "over a store that is not fenced": ("smem_store(box, tile_zeros(16, 64, 4))\n    copy(desc, box, [16, 64], [0, 0], barrier=full[0])", emu.MissingProxyFence, "TMA load touches box"),
+    "over a store that is not fenced": (
+        "smem_store(box, tile_zeros(16, 64, 4))\n    copy(desc, box, [16, 64], [0, 0], barrier=full[0])",
+        emu.MissingProxyFence, "TMA load touches box"),
     "a pointer": ("copy(box, desc, [16, 64], [0, 0], barrier=full[0])", emu.EmulationError, "a descriptor and a shared buffer"),
     "a barrier array": ("copy(desc, box, [16, 64], [0, 0], barrier=full)", emu.BarrierMisuse, "copy on Barriers"),
 }  # fmt: skip
@@ -151,6 +153,11 @@ WRONG = {
 @pytest.mark.parametrize("text, error, message", WRONG.values(), ids=WRONG)
 def test_wrong_uses(load_text, text, error, message):
     x = torch.zeros(16, 64)
-    start = "box = alloc([16, 64], F32)\n    other = alloc([16, 64], F32)\n    small = alloc([16, 32], F32)\n    full = alloc_barriers(1, expect_bytes=4096)\n    plain = alloc_barriers(1)\n    "
+    start = """box = alloc([16, 64], F32)
+    other = alloc([16, 64], F32)
+    small = alloc([16, 32], F32)
+    full = alloc_barriers(1, expect_bytes=4096)
+    plain = alloc_barriers(1)
+    """
     with pytest.raises(error, match=message):
         emu.launch(load_text(f"@jit\ndef f(desc):\n    {start}{text}\n").f, (1,), dict(desc=emu.TensorDescriptor(x, x.shape, x.stride(), (16, 64))))

@@ -97,7 +97,8 @@ def test_groups_retire_in_order(load_text, generator):
     ("two = wgmma(tiles.slot(1), tiles.slot(1), one)", "two = exp2(one)", emu.UseBeforeWait, "used before wgmma_wait"),
     ("two = wgmma(tiles.slot(1), tiles.slot(1), one)", "two = reduce_max(one, 1)", emu.UseBeforeWait, "used before wgmma_wait"),
     ("two = wgmma(tiles.slot(1), tiles.slot(1), one)", "two = trans(one)", emu.UseBeforeWait, "used before wgmma_wait"),
-    ("    one = wgmma_wait(1, one)\n    smem_store(tiles.slot(0), one.to(BF16))\n", "    store(out + r[:, None] * 64 + c[None, :], one)\n", emu.UseBeforeWait, "used before wgmma_wait"),
+    ("    one = wgmma_wait(1, one)\n    smem_store(tiles.slot(0), one.to(BF16))\n",
+     "    store(out + r[:, None] * 64 + c[None, :], one)\n", emu.UseBeforeWait, "used before wgmma_wait"),
 ])  # fmt: skip
 def test_broken_groups(load_text, generator, old, new, error, message):
     assert old in GROUPS
@@ -141,6 +142,13 @@ def f():
 
 
 def test_a_role_of_one_warp_has_no_wgmma(load_text):
-    module = load_text("@jit\ndef f():\n    a = alloc([64, 64], BF16)\n    smem_store(a, mma_zeros(64, 64, BF16).to(BF16))\n    fence_async()\n    wgmma(a, a)\n")
+    module = load_text("""
+@jit
+def f():
+    a = alloc([64, 64], BF16)
+    smem_store(a, mma_zeros(64, 64, BF16).to(BF16))
+    fence_async()
+    wgmma(a, a)
+""")
     with pytest.raises(emu.EmulationError, match="f, which has 32 threads: a warpgroup has 128"):
         emu.launch(module.f, (1,), {}, threads=32)

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.watchdog import watch
 from tle_attn.build import has_hopper
 
-SECONDS = 60.0
+SECONDS = 30.0
 
 
 def pytest_collection_modifyitems(items):

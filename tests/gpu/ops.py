@@ -25,7 +25,7 @@ import tle_attn.dialect
 from benchmarks.records import Record, command_line
 from tests.dialect.op_cases import CASES, Box, OpCase, kernel_text
 from tle_attn import emu
-from tle_attn.build import CompiledKernel, Descriptor, compile_module, descriptor, versions
+from tle_attn.build import CompiledKernel, Descriptor, compile_module, descriptor, has_hopper, versions
 
 SEEDS = (0, 1, 2)
 SECONDS = 60
@@ -119,7 +119,7 @@ def in_own_process(kernel: str) -> Arguments:
     except subprocess.TimeoutExpired:
         return failed | {"status": "hang", "error": f"no answer for {SECONDS} s"}
     if done.returncode:
-        return failed | {"status": "error", "error": done.stderr.strip()[-400:]}
+        return failed | {"status": "error", "error": done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit status {done.returncode}"}
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -132,13 +132,15 @@ def main() -> int:
     if options.one:
         print(json.dumps(compare(options.one)))
         return 0
+    if not has_hopper():
+        sys.exit("the comparison needs an NVIDIA Hopper GPU (compute capability 9.0), and there is none here")
     what = "Largest relative difference of each kernel of tests/dialect/op_kernels.py: GPU, emulation and float64, over three inputs."
     record = Record(what, versions(), command_line("tests.gpu.ops", sys.argv[1:]))
     with ThreadPoolExecutor(options.jobs) as pool:
         for row in pool.map(in_own_process, BY_NAME):
             record.rows.append(row)
+            record.save(options.out)
             print(f"{row['status']:6s} {row['kernel']:20s} {row.get('error') or {k: v for k, v in row.items() if '_vs_' in k}}", flush=True)
-    record.save(options.out)
     wrong = [row["kernel"] for row in record.rows if row["status"] != "right"]
     print(f"{len(record.rows) - len(wrong)} of {len(record.rows)} kernels are right" + (f"; not {', '.join(wrong)}" if wrong else ""))
     return 1 if wrong else 0

@@ -45,7 +45,7 @@ def test_used_page_out_of_range_in_debug_mode():
 
 
 def test_offsets_past_2_31():
-    """K and V as slices of one cache of 8.6 GB: pages whose element offset is above 2**31 (and whose byte offset is above 2**32)."""
+    """K and V as slices of one cache of 2**31 elements and some more (4.3 GB): the last pages start beyond 2**31."""
     pages, page, heads, dim = 16386, 64, 8, 128
     cache = torch.empty(pages, 2, page, heads, dim, dtype=torch.bfloat16, device="cuda")
     generator = torch.Generator("cuda").manual_seed(23)

@@ -41,4 +41,4 @@ def test_code_diff_applies_to_the_text() -> None:
     removed = {line[1:] for line in lines if line.startswith("-") and not line.startswith("---")}
     one, two = (tle_attn.generate(k, "cpu").text.splitlines() for k in (a, b))
     assert added >= set(two) - set(one) and removed >= set(one) - set(two)
-    assert "def soft_cap_scores(s):" in added
+    assert any(line.startswith("def soft_cap_scores(") for line in added)

@@ -3,7 +3,7 @@
 Layout of the folder (``TLE_ATTN_CACHE_DIR``, by default ``tle_attn`` in the user's cache folder)::
 
     modules/<digest>.py     generated modules
-    kernels/<key>/          one compiled kernel: Triton's own cache of it, facts.json, checksums.json
+    kernels/<key>/          one compiled kernel: Triton's own cache of it, ptxas.log, facts.json, checksums.json
     locks/<key>             held (flock) while a kernel is compiled or read; a lock dies with its process
     logs/                   compiler output of failed compiles
     launchers/              Triton's launch stubs
@@ -34,6 +34,8 @@ from attrs import define
 from tle_attn.build.facts import Facts
 from tle_attn.errors import CacheWarning
 
+#: of what lies in an entry; part of its key
+FORMAT = "1"
 _process_lock = threading.RLock()
 _compiled = 0
 
@@ -161,7 +163,8 @@ class Entry:
                 users_listener(**event)
 
         self.discard_damaged()
-        with _triton_cache_at(self.path), knobs.compilation.scope():
+        with _triton_cache_at(self.path), knobs.compilation.scope(), knobs.nvidia.scope():
+            knobs.nvidia.dump_ptxas_log = True
             knobs.compilation.listener = listener
             knobs.compilation.store_binary_only = False
             try:
@@ -173,6 +176,16 @@ class Entry:
             global _compiled
             _compiled += 1
             _write(self.path / "checksums.json", json.dumps(_checksums(self.path)))
+
+    @property
+    def report(self) -> str:
+        """What ptxas said when it made the machine code."""
+        return (self.path / "ptxas.log").read_text()
+
+    def keep_report(self, printed: str) -> None:
+        """Keep what ptxas says of a real compilation; nothing is printed in a cache hit."""
+        if printed:
+            _write(self.path / "ptxas.log", printed)
 
     def facts(self, measure: Callable[[], Facts]) -> Facts:
         """Facts that an earlier process noted, measured and noted now where there are none."""

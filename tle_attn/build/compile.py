@@ -63,7 +63,7 @@ class CompiledKernel:
     @functools.cached_property
     def facts(self) -> Facts:
         """Registers, spills, shared memory and instruction counts."""
-        return self._entry.facts(lambda: measure(self.asm["cubin"], self.asm["ptx"], self.shared_bytes, tools()))
+        return self._entry.facts(lambda: measure(self.asm["cubin"], self._entry.report, self.shared_bytes, tools()))
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -101,11 +101,16 @@ class CompiledKernel:
 
 
 def _import_module(path: Path) -> tuple[ModuleType, Any]:
-    """The module at `path`, and the compile hook that it installs or needs (None without one)."""
+    """The module at `path`, and the compile hook for it: the one that it installs, or else the user's (None without one).
+
+    A hook that another generated module has installed is left out: it would be part of Triton's cache key.
+    """
     from triton import knobs
 
     name = f"tle_attn_generated.{path.stem}"
     with knobs.runtime.scope():
+        while hasattr(knobs.runtime.add_stages_inspection_hook, "tle_attn_earlier"):
+            knobs.runtime.add_stages_inspection_hook = knobs.runtime.add_stages_inspection_hook.tle_attn_earlier
         if name not in sys.modules:
             spec = importlib.util.spec_from_file_location(name, path)
             module = importlib.util.module_from_spec(spec)
@@ -140,7 +145,8 @@ def compile_module(path_or_text: str | Path, entry: str, signature: Mapping[str,
     is_path = isinstance(path_or_text, Path) or "\n" not in path_or_text
     text = Path(path_or_text).read_text() if is_path else path_or_text
     options = {"num_warps": num_warps, "maxnreg": maxnreg, "launch_pdl": launch_pdl, "enable_fp_fusion": True}
-    key = cache.digest(text, entry, describe_signature(signature), repr(sorted(constants.items())), repr(sorted(options.items())), triton_version(), "sm_90a")
+    request = (entry, describe_signature(signature), repr(sorted(constants.items())), repr(sorted(options.items())))
+    key = cache.digest(text, *request, triton_version(), "sm_90a", cache.FORMAT)
     with cache.entry(key) as place:
         path = place.module_file(text)
         return _compile(path, entry, signature, constants, {k: v for k, v in options.items() if v is not None}, place)
@@ -160,16 +166,17 @@ def _compile(path: Path, entry: str, signature: Mapping[str, str | Descriptor], 
     check_signature(function.arg_names, signature, constants, entry)
     types, attributes = triton_signature(function.arg_names, signature)
     source = GluonASTSource(fn=function, signature=types, constexprs=constants, attrs=attributes)
-    with place.triton_cache(), knobs.runtime.scope(), captured_output() as printed:
+    with place.triton_cache(), knobs.runtime.scope():
         knobs.runtime.add_stages_inspection_hook = hook
-        try:
-            kernel = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
-            failure = None
-        except Exception as error:
-            failure = error
-    if failure is not None:
-        raise explain(failure, entry, path, printed.text, place.log_folder) from failure
-    if printed.text:
-        sys.stderr.write(printed.text)
+        with captured_output() as printed:
+            try:
+                kernel = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+                failure = None
+            except Exception as error:
+                failure = error
+        if failure is not None:
+            raise explain(failure, entry, path, printed.text, place.log_folder) from failure
+        place.keep_report(printed.out)
+    sys.stderr.write(printed.err)
     ordered = {a: signature[a] for a in function.arg_names if a in signature}
     return CompiledKernel(entry, path, ordered, constants, function.arg_names, kernel, place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import sys
@@ -44,9 +45,15 @@ class CompileError(BuildError):
 
 @define
 class Printed:
-    """What a compiler printed on the process's standard output and error."""
+    """What a compiler printed: Python's standard output, and the process's standard error."""
 
-    text: str = ""
+    out: str = ""
+    err: str = ""
+
+    @property
+    def text(self) -> str:
+        """Both."""
+        return self.out + self.err
 
 
 @contextmanager
@@ -58,13 +65,13 @@ def captured_output() -> Iterator[Printed]:
         saved = os.dup(2)
         os.dup2(file.fileno(), 2)
         try:
-            with open(os.dup(file.fileno()), "w") as stdout, redirect_stdout(stdout):
+            with redirect_stdout(io.StringIO()) as out:
                 yield printed
         finally:
             os.dup2(saved, 2)
             os.close(saved)
             file.seek(0)
-            printed.text = file.read().decode(errors="replace")
+            printed.out, printed.err = out.getvalue(), file.read().decode(errors="replace")
 
 
 def _module_line(error: Any, source: str) -> int | None:
@@ -95,9 +102,9 @@ def explain(error: BaseException, entry: str, path: Path, printed: str, log_fold
     elif not lines and diagnostic:
         reason = diagnostic[2]
         lines = [int(diagnostic[1])] if diagnostic[1] else []
-    refusal = re.search(r"ptxas .*?line (\d+);\s*(?:error|fatal)\s*:\s*(.*)", f"{reason}\n{printed}")
+    refusal = re.search(r"ptxas\S* .*?line \d+;\s*(?:error|fatal)\s*:\s*(.*)", f"{reason}\n{printed}")
     if refusal:
-        reason = f"ptxas: {refusal[2]}"
+        reason = f"ptxas: {refusal[1]}"
     log = None
     if printed.strip():
         log_folder.mkdir(parents=True, exist_ok=True)

@@ -29,11 +29,10 @@ def triton_version() -> str:
 
 @functools.cache
 def tools() -> dict[str, str]:
-    """Paths of the ``ptxas`` that Triton uses for sm_90a and of the ``nvdisasm`` and ``cuobjdump`` beside it."""
+    """Paths of Triton's ``nvdisasm`` and ``cuobjdump``."""
     from triton import knobs
-    from triton.backends.nvidia.compiler import get_ptxas
 
-    return {"ptxas": get_ptxas(90).path, "nvdisasm": knobs.nvidia.nvdisasm.path, "cuobjdump": knobs.nvidia.cuobjdump.path}
+    return {"nvdisasm": knobs.nvidia.nvdisasm.path, "cuobjdump": knobs.nvidia.cuobjdump.path}
 
 
 def versions() -> dict[str, str]:

@@ -21,13 +21,26 @@ def check_ports(kernel: Kernel) -> None:
                     reason=f"it is called with ({', '.join(map(str, wanted.inputs))})",
                 )
             key, have = provided[wanted.name]
-            for want, got in zip(wanted.inputs + wanted.outputs, have.inputs + have.outputs):
-                trouble = want.mismatch(got)
-                if trouble:
-                    raise PortError(
-                        f"{have.name} of this block does not fit {where}: port {got.name} has {trouble}", key=key, allowed=_who_could(kernel, wanted) or f"a block whose port is {want}",
-                        reason=f"{where} wants {want}; this block has {got}",
-                    )
+            trouble = _misfit(wanted, have)
+            if trouble:
+                what, want, got = trouble
+                raise PortError(
+                    f"{have.name} of this block does not fit {where}: {what}", key=key, allowed=_who_could(kernel, wanted) or f"a block whose port is {want}",
+                    reason=f"{where} wants {want}; this block has {got}",
+                )  # fmt: skip
+
+
+def _misfit(wanted: Function, have: Function) -> tuple[str, str, str] | None:
+    """(what is wrong, what is wanted, what is there), or None; a side that types nothing fits everything."""
+    for side in ("inputs", "outputs"):
+        wants, gots = getattr(wanted, side), getattr(have, side)
+        if wants and gots and len(wants) != len(gots):
+            return f"{len(gots)} {side} where {len(wants)} are wanted", ", ".join(map(str, wants)), ", ".join(map(str, gots))
+        for want, got in zip(wants, gots):
+            trouble = want.mismatch(got)
+            if trouble:
+                return f"port {got.name} has {trouble}", str(want), str(got)
+    return None
 
 
 def _who_could(kernel: Kernel, wanted: Function) -> str:
@@ -43,6 +56,6 @@ def _who_could(kernel: Kernel, wanted: Function) -> str:
         except Exception:  # a block that needs options, or cannot serve this problem, is no candidate
             continue
         for have in functions:
-            if have.name == wanted.name and not any(w.mismatch(g) for w, g in zip(wanted.inputs + wanted.outputs, have.inputs + have.outputs)):
+            if have.name == wanted.name and not _misfit(wanted, have):
                 names.append(cls.label())
     return ", ".join(names)

@@ -119,6 +119,8 @@ def bounds_only_carries(tree: ast.FunctionDef, bound_parameters: Mapping[str, fr
     Triton 3.6 takes such a value for dead and keeps its first one (fixed in 3.9).  `bound_parameters`: {device function: positions of parameters that it uses
     as bounds only}.
     """
+    if not any(_has_inner_bounds(loop, bound_parameters) for loop in ast.walk(tree)):
+        return
     for loop, later in _loops_with_later_reads(tree.body, frozenset()):
         carried = stores(ast.Module(loop.body, []))
         flow = _Bounds({name: frozenset({name}) for name in carried}, bound_parameters)
@@ -129,6 +131,15 @@ def bounds_only_carries(tree: ast.FunctionDef, bound_parameters: Mapping[str, fr
                 loop, f"this loop changes {name}, which only bounds an inner loop", "Triton 3.6 keeps the first value of such a bound",
                 f"compute {name} anew inside the outer loop's body, or make the inner loop a `while`",
             )  # fmt: skip
+
+
+def _has_inner_bounds(node: ast.AST, bound_parameters: Mapping[str, frozenset[int]]) -> bool:
+    """A `for` over a `range` with another one inside, or with a call that takes a bound."""
+    if not isinstance(node, ast.For) or is_static_range(node):
+        return False
+    inner = [n for n in ast.walk(node) if n is not node]
+    calls = {n.func.id for n in inner if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
+    return any(isinstance(n, ast.For) and not is_static_range(n) for n in inner) or any(bound_parameters.get(name) for name in calls)
 
 
 def _loops_with_later_reads(statements: list[ast.stmt], later: frozenset[str]) -> Iterator[tuple[ast.For, frozenset[str]]]:

@@ -82,6 +82,7 @@ class Linker:
         self.functions = self._collect()
         self.micro_names = {n for where, b in kernel.blocks for f in self._micro(type(b), "cpu") for n in defined_names_of(f)}
         self._drop_empty()
+        self._drop_unused_parameters()
         self.order = self._reachable()
         self._check_blocks_used()
         self.need = self._needed_arguments()
@@ -132,6 +133,14 @@ class Linker:
             if not changed:
                 return
 
+    def _drop_unused_parameters(self) -> None:
+        """A parameter that pruning left unused goes, here and at every call: what is off is not passed around."""
+        while True:
+            unused = {name: found for name, text in self.functions.items() if (found := src.unused_parameters(text.tree()))}
+            if not unused:
+                return
+            self.functions = {name: text.edited(src.drop_parameters(text.source, name, unused)) for name, text in self.functions.items()}
+
     # ---- reachability
     def _reachable(self) -> list[str]:
         known = {*self.values, *BUILTINS, *self.micro_names, *NAMES, "args"}
@@ -151,6 +160,8 @@ class Linker:
                     pending.append(free)
                 elif free not in known:
                     where = f"{text.file}:{text.line}"
+                    if free in self.chains:
+                        raise LinkError(f"{where}: {name} calls the empty chain {free} otherwise than `x = {free}(args, x, ...)`, the form that vanishes")
                     raise LinkError(f"{where}: {name} uses {free}, which is no operation of the dialect, constant or function of the kernel's blocks")
         # chains are read before the mainloop that calls them, and kernels come last
         last = self.kernel.blocks[-1][0]

@@ -90,14 +90,14 @@ def lint(source: str, file: str, line: int) -> None:
     for number, text in enumerate(source.splitlines()):
         if not text.isascii():
             refuse(file, line + number, "text that is not ASCII", "generated files are ASCII, and edits count columns in bytes", "spell it out")
-    _Rules(file, line).check(ast.parse(source).body[0])
+    _Rules(source, file, line).check(ast.parse(source).body[0])
 
 
 class _Rules:
-    """The rules for one function; each method of `check` is one of them."""
+    """The rules for one function."""
 
-    def __init__(self, file: str, line: int):
-        self.file, self.line = file, line
+    def __init__(self, source: str, file: str, line: int):
+        self.text, self.file, self.line = source.splitlines(), file, line
 
     def refuse(self, node: ast.AST, what: str, why: str, instead: str) -> NoReturn:
         refuse(self.file, self.line + node.lineno - 1, what, why, instead)
@@ -107,10 +107,12 @@ class _Rules:
             self.refuse(tree, *_REFUSED.get(type(tree), ("no function", *_FUNCTION)))
         self.syntax(tree)
         self.static = static_loop_names(tree)
+        self.lines(tree)
         self.signature(tree)
         self.names(tree)
+        self.arguments(tree)
         for node, inside in _with_loops(tree):
-            for rule in (self.lines, self.expressions, self.strings, self.assignments, self.loops, self.tuples):
+            for rule in (self.expressions, self.strings, self.assignments, self.loops, self.tuples):
                 rule(node, inside)
         for node, what, why, instead in (*reads_before_assignment(tree), *bounds_only_carries(tree, {})):
             self.refuse(node, what, why, instead)
@@ -132,8 +134,7 @@ class _Rules:
             if parameters and parameters[0]:
                 self.refuse(parameters[0], f"{kind} parameters", *_STAR)
         for default in args.defaults:
-            if not isinstance(default, (ast.Constant, ast.UnaryOp, ast.Name)) or not is_static(default, frozenset()):
-                self.refuse(default, f"the default `{ast.unparse(default)}`", "the JIT takes constants for defaults", "use a number, None or a spec constant")
+            self.refuse(default, f"the default `{ast.unparse(default)}`", *_STAR)
         for arg in args.args:
             if arg.annotation is not None:
                 self.annotation(arg.annotation)
@@ -160,7 +161,6 @@ class _Rules:
                 why = "an unrolled index is a constant, and the JIT refuses a name that is a constant here and a variable there"
                 self.refuse(node, f"{name} is the index of a static_range loop and a variable", why, "give the index a name of its own")
         local = stored_names(tree, static=True) | stored_names(tree, static=False)
-        self.arguments(tree)
         for node in ast.walk(tree):
             if isinstance(node, ast.Name) and node.id == "print":
                 self.refuse(node, "`print`", "no target prints from a kernel the same way", "store what you want to see")
@@ -174,17 +174,16 @@ class _Rules:
         sites |= {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
         for node in ast.walk(tree):
             if isinstance(node, ast.Name) and node.id == "args" and id(node) not in sites:
-                self.refuse(node, "args as a value", "the linker replaces it by the arguments that a callee uses", "write `args.name`, or pass args first to a device function")
+                why = "the linker replaces it by the arguments that a callee uses"
+                self.refuse(node, "args as a value", why, "write `args.name`, or pass args first to a device function")
         for node in tree.args.args[1:]:
             if node.arg == "args":
                 self.refuse(node, "args is not the first parameter", "the linker and every caller expect it there", "make it the first")
 
-    def lines(self, node: ast.AST, inside: tuple[ast.stmt, ...]) -> None:
-        blocks = [b for b in (getattr(node, "body", None), getattr(node, "orelse", None)) if isinstance(b, list) and b]
-        for block in blocks:
-            for above, below in zip([node, *block], block):
-                if below.lineno <= (above.lineno if above is node else above.end_lineno):
-                    self.refuse(below, "two statements on a line", "the linker removes and moves whole lines", "write one statement a line")
+    def lines(self, tree: ast.FunctionDef) -> None:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.stmt) and self.text[node.lineno - 1][: node.col_offset].strip():
+                self.refuse(node, "two statements on a line", "the linker removes and moves whole lines", "write one statement a line")
 
     def expressions(self, node: ast.AST, _: tuple[ast.stmt, ...]) -> None:
         if isinstance(node, ast.Attribute) and node.attr not in METHODS and not (isinstance(node.value, ast.Name) and node.value.id == "args"):

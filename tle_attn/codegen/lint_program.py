@@ -16,7 +16,7 @@ def lint_program(texts: tuple[Text, ...]) -> None:
     """Refuse calls between `texts` (each already through `lint`) that the JIT refuses or miscompiles.
 
     Raises:
-        LintError: recursion; a loop bound that Triton 3.6 loses through a call; a constant passed for a parameter that the callee changes in a loop
+        LintError: recursion; a keyword argument; a loop bound that Triton 3.6 loses through a call; a constant passed for a parameter that the callee changes in a loop
             or under `if`; a result unpacked into the wrong number of names.
     """
     functions = {text.name: text for text in texts}
@@ -30,6 +30,9 @@ def lint_program(texts: tuple[Text, ...]) -> None:
     for name in order:
         for node in ast.walk(trees[name]):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in trees:
+                for keyword in node.keywords:
+                    why = "the linker and the JIT match the arguments of device functions by position"
+                    _refuse(functions[name], keyword.value, f"the keyword {keyword.arg} in a call of {node.func.id}", why, "pass it by position")
                 _check_constants(functions[name], node, trees[node.func.id])
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple):
                 _check_unpacking(functions[name], node, trees)
@@ -63,8 +66,7 @@ def _callees_first(functions: Mapping[str, Text], trees: Mapping[str, ast.Functi
 
 def _check_constants(text: Text, call: ast.Call, callee: ast.FunctionDef) -> None:
     parameters = [a.arg for a in callee.args.args]
-    passed = dict(zip(parameters, call.args)) | {k.arg: k.value for k in call.keywords if k.arg}
-    for parameter, value in passed.items():
+    for parameter, value in zip(parameters, call.args):
         names = {n.id for n in ast.walk(value) if isinstance(n, ast.Name)}
         constant = all(CONSTANT.fullmatch(n) for n in names) and not any(isinstance(n, ast.Call) for n in ast.walk(value))
         if constant and parameter in _changed_in_blocks(callee):

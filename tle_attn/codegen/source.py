@@ -157,6 +157,40 @@ def _is_elif(line: str) -> bool:
     return line.lstrip().startswith("elif")
 
 
+def _ends_with_comma(source: str, node: ast.Tuple) -> bool:
+    return ast.get_source_segment(source, node).rstrip(" \n)").endswith(",")
+
+
+def unused_parameters(tree: ast.FunctionDef) -> set[int]:
+    """Positions of parameters (but `args`) that the body does not read."""
+    used = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    used |= {n.target.id for n in ast.walk(tree) if isinstance(n, ast.AugAssign)}
+    return {i for i, a in enumerate(tree.args.args) if a.arg != "args" and a.arg not in used}
+
+
+def drop_parameters(source: str, name: str, unused: dict[str, set[int]]) -> str:
+    """The source of function `name` without the unused parameters of itself and of the functions that it calls or gives to roles."""
+
+    def sites() -> list[tuple[ast.AST, list[ast.AST], set[int]]]:
+        found: list[tuple[ast.AST, list[ast.AST], set[int]]] = []
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.FunctionDef) and node.name == name:
+                found.append((node, list(node.args.args), unused.get(name, set())))
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                found.append((node, list(node.args), unused.get(node.func.id, set())))
+            elif isinstance(node, ast.Tuple) and len(node.elts) == 2 and isinstance(node.elts[0], ast.Name) and isinstance(node.elts[1], ast.Tuple):
+                found.append((node.elts[1], list(node.elts[1].elts), unused.get(node.elts[0].id, set())))
+        return sorted((s for s in found if s[1] and s[2]), key=lambda s: (s[0].lineno, s[0].col_offset))
+
+    for number in reversed(range(len(sites()))):  # from the last on: what is inside of a call starts after it, and is done before it
+        node, items, gone = sites()[number]
+        kept = [ast.get_source_segment(source, item) for i, item in enumerate(items) if i not in gone]
+        lonely = isinstance(node, ast.Tuple) and len(kept) == 1 and not _ends_with_comma(source, node)
+        text = ", ".join(kept) + ("," if lonely else "")  # one element must stay a tuple
+        source = replace_spans(source, [(items[0].lineno, items[0].col_offset, items[-1].end_lineno, items[-1].end_col_offset, text)])
+    return source
+
+
 def argument_sites(tree: ast.AST) -> Iterator[tuple[str, ast.Call | ast.Tuple]]:
     """(callee, where its arguments are, `args` first) of f(args, ...) and of (f, (args, ...)) in a role list."""
     for node in ast.walk(tree):
@@ -192,7 +226,7 @@ def flatten_arguments(text: Text, need: dict[str, list[str]]) -> Text:
         if callee not in need:
             raise LinkError(f"{text.file}:{text.line + node.lineno - 1}: {text.name} passes args to {callee}, which is no device function of this kernel")
         edits.append((node.lineno, node.col_offset, node.end_lineno, node.end_col_offset, ", ".join(need[callee])))
-        if not need[callee] and isinstance(site, ast.Tuple) and len(arguments) == 2:  # what remains must stay a tuple
+        if not need[callee] and isinstance(site, ast.Tuple) and len(arguments) == 2 and not _ends_with_comma(text.source, site):  # one element must stay a tuple
             last = arguments[1]
             edits.append((last.end_lineno, last.end_col_offset, last.end_lineno, last.end_col_offset, ","))
     return text.edited(replace_spans(text.source, edits))

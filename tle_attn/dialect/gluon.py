@@ -70,8 +70,9 @@ def _tile_shared_layout(shape, dtype):
 
 @gluon.constexpr_function
 def _plain_shared_layout(shape):
-    """Row-major; a leading third dimension counts buffers."""
-    return gl.SwizzledSharedLayout(1, 1, 1, [0] if len(shape) == 1 else [1, 0])
+    """Row-major, of the last two dimensions at most: one before them counts slots. A count of rows that is no power of two counts slots, too."""
+    vectors = len(shape) == 1 or (len(shape) == 2 and shape[0] & (shape[0] - 1))
+    return gl.SwizzledSharedLayout(1, 1, 1, [0] if vectors else [1, 0])
 
 
 @gluon.constexpr_function
@@ -344,8 +345,7 @@ def smem_load_cols(buffer, tile):
 
 @gluon.jit
 def alloc_barriers(n: constexpr, arrive_count: constexpr = 1, init: constexpr = PENDING, expect_bytes: constexpr = 0):
-    # an even number: the compile hook's addresses are of multiples of 16 bytes from Triton 3.8 on
-    mem = gl.allocate_shared_memory(gl.int64, [n + n % 2, 1], mbarrier.MBarrierLayout())
+    mem = gl.allocate_shared_memory(gl.int64, [n, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(n):
         # a copy's own arrival counts once, a role's arrival ARRIVALS times: its warps share them
         mbarrier.init(mem.index(i), count=arrive_count if expect_bytes else arrive_count * _ARRIVALS)
@@ -537,7 +537,7 @@ def _install_compile_hook():
             stages["ptx"] = lambda module, metadata: _hook_ptx(make_ptx(module, metadata), metadata, sum(barriers), options.num_warps)
         return None
 
-    hook.name = _HOOK
+    hook.name, hook.tle_attn_earlier = _HOOK, earlier
     knobs.runtime.add_stages_inspection_hook = hook
     return _HOOK
 
@@ -549,8 +549,11 @@ _INSTALLED_HOOK = _install_compile_hook()
 def _marked_load(mem, layout, _semantic=None):
     """A one-element load of `mem`, marked for the compile hook."""
     layout, width = gl._unwrap_if_constexpr(layout), _ADDRESS_WIDTH
+    rank = mem.layout.rank if isinstance(mem.layout, gl.NVMMASharedLayout) else len(mem.layout.order)
+    if len(mem.shape) > rank:  # of slots: the first one's
+        mem = _semantic.memdesc_index(mem, 0)
     bits = mem.dtype.primitive_bitwidth * mem.numel
-    if bits % 128:
+    if bits % 128 and mem.dtype != gl.int64:
         raise ValueError(f"{mem.dtype}{mem.shape}: a buffer or slot that compact or another CTA accesses needs a multiple of 16 bytes, as its address is one")
     count = max(1, bits // width)
     kind = gl.shared_memory_descriptor_type(gl.int64 if width == 64 else gl.int32, [count], gl.SwizzledSharedLayout(1, 1, 1, [0]), [count])

@@ -66,7 +66,7 @@ OPS: tuple[Op, ...] = (
     Op("cumsum", "cumsum(vector)", "tile", "inclusive prefix sum of an int32 vector", "gl.associative_scan", "tl.cumsum", "numpy"),
     # ---- shared memory
     Op("alloc", "alloc(shape, dtype)", "shared", "wgmma/TMA tile [rows, cols] or ring of tiles [n, rows, cols], swizzled (128-byte column blocks, each rows x 128 B)", "NVMMASharedLayout", "tle.gpu.alloc", "poisoned; ordering per slot"),
-    Op("alloc_plain", "alloc_plain(shape, dtype)", "shared", "row-major buffer without swizzle, for lists and exchanges (1-D or 2-D)", "SwizzledSharedLayout(1, 1, 1)", "tle.gpu.alloc(nv_mma_shared_layout=False)", "poisoned; ordering per buffer"),
+    Op("alloc_plain", "alloc_plain(shape, dtype)", "shared", "row-major buffer without swizzle, for lists and exchanges: a vector, a tile, or a ring of either", "SwizzledSharedLayout(1, 1, 1)", "tle.gpu.alloc(nv_mma_shared_layout=False)", "poisoned; ordering per buffer"),
     Op("alias", "alias(buffer, shape)", "shared", "the bytes of `buffer` seen as a ring [n, rows, cols] of smaller tiles; only before the first access", "_reinterpret", "tle.gpu.alloc(alias=)", "same bytes; ordering per smallest slot"),
     Op("smem_store", "smem_store(buffer, tile)", "shared", "write a whole buffer or slot from registers (generic proxy)", "memdesc.store", "tl.store(local_ptr)", "needs order against earlier reads and writes; marks the bytes as needing fence_async"),
     Op("smem_load", "smem_load(buffer)", "shared", "read a whole [rows, cols] buffer or slot into a coalesced register tile", "memdesc.load(BlockedLayout)", "tl.load(local_ptr)", "needs order after the write; unwritten bytes are an error"),

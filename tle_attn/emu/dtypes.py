@@ -10,10 +10,12 @@ import numpy as np
 class DType:
     """One element type of the dialect; compared by identity."""
 
-    __slots__ = ("name", "np", "nbytes", "is_float")
+    __slots__ = ("name", "np", "nbytes", "is_float", "low", "high")
 
     def __init__(self, name: str, np_type: type, nbytes: int, is_float: bool):
         self.name, self.np, self.nbytes, self.is_float = name, np.dtype(np_type), nbytes, is_float
+        if self.np.kind in "iu":  #: range of an integer type
+            self.low, self.high = int(np.iinfo(np_type).min), int(np.iinfo(np_type).max)
 
     def __repr__(self) -> str:
         return self.name

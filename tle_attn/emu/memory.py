@@ -359,7 +359,6 @@ def _for_type(values: np.ndarray, dtype: DType, place: Place) -> np.ndarray:
         return np.asarray(values, np.float32)
     if values.dtype.kind == "f":
         return values.astype(np.int64)
-    info = np.iinfo(dtype.np)
-    if values.size and values.dtype.kind in "iu" and (values.min() < info.min or values.max() > info.max):
+    if values.size and values.dtype.kind in "iu" and (values.min() < dtype.low or values.max() > dtype.high):
         raise OutOfBounds(f"store of an integer outside of {dtype} at {at(place)}")
     return values

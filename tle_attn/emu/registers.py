@@ -235,6 +235,6 @@ def cumsum(vector: Tile) -> Tile:
     return Tile(in_integers(np.add, np.cumsum(vector.values, dtype=np.int64), np.int64(0), I32), I32)
 
 
-def any_greater(tile, limit: float) -> int:
+def any_greater(tile: Tile, limit: float) -> Int64:
     """1 if an element of the tile is above `limit`: for semantic definitions of microkernels, not an operation of the dialect."""
     return checked(int((tile.values > limit).any()))

@@ -199,11 +199,10 @@ def in_integers(compute: Callable, a: np.ndarray, b: np.ndarray, dtype: DType) -
             if estimate.size and estimate.max() >= 2.0**63:
                 raise overflow(64, int(estimate.max()))
         return wide
-    info = np.iinfo(dtype.np)
     if wide.size:
         low, high = wide.min(), wide.max()
-        if low < info.min or high > info.max:
-            raise overflow(dtype.primitive_bitwidth, int(low if low < info.min else high))
+        if low < dtype.low or high > dtype.high:
+            raise overflow(dtype.primitive_bitwidth, int(low if low < dtype.low else high))
     return wide.astype(dtype.np)
 
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from attrs import field, frozen
+
+
+def _as_text(rows: Iterable[Iterable[object]]) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(str(cell) for cell in row) for row in rows)
 
 
 @frozen
@@ -18,7 +24,7 @@ class Table:
 
     title: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...] = field(converter=lambda rows: tuple(tuple(str(cell) for cell in row) for row in rows))
+    rows: tuple[tuple[str, ...], ...] = field(converter=_as_text)
     note: str = ""
 
     @rows.validator

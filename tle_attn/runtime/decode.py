@@ -106,6 +106,9 @@ class DecodePlan:
         lse: torch.Tensor | None = None,
         new_kv_included: bool = True,
         softmax_scale: float | None = None,
+        q_scale: torch.Tensor | None = None,
+        k_scale: torch.Tensor | None = None,
+        v_scale: torch.Tensor | None = None,
         scheduled: bool = False,
         debug: bool = False,
         **extra: Any,
@@ -121,6 +124,8 @@ class DecodePlan:
             lse: likewise, float32 [batch * query tokens, query heads]; only for kernels whose epilogue names a base.
             new_kv_included: kv_lens counts this step's tokens already.
             softmax_scale: 1 / sqrt(head_dim) if not given.
+            q_scale, k_scale, v_scale: float32 scales of fp8 tensors.  Q: [batch * query tokens, query heads].  Scales per_tensor: K and V [1].
+                Scales per_token_head: K [pages, page / 32, kv heads, 32] or the same bytes as e4m3 (the extra rows of the K cache), V [kv heads].
             scheduled: `schedule` was called for these lengths already.
             debug: read lengths and page ids on the host first and refuse what is out of range.
             extra: tensors or numbers for arguments that blocks of a variant bring, by name.
@@ -157,14 +162,17 @@ class DecodePlan:
             raise InputError(f"softmax_scale: {scale} is not finite")
         if debug:
             inputs.check_values(block_ids, kv_lens, self._new_tokens(new_kv_included), problem.page, min(k_cache.shape[0], v_cache.shape[0]))
+        scales = inputs.check_scales(
+            self.kernel, self.batch, self.query_heads, self.kv_heads, k_cache.shape[0], self.device, {"q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale}
+        )
+        self._check_extra(extra)
         if not self.batch:
             return out, lse
         values: dict[str, Any] = {
             "q": q, "q_token_stride": q.stride(0), "q_head_stride": q.stride(1), "block_ids": block_ids, "block_ids_stride": block_ids.stride(0),
             "kv_lens": kv_lens, "new_tokens": self._new_tokens(new_kv_included), "out": out, "out_token_stride": out.stride(0), "out_head_stride": out.stride(1),
-            "lse": lse, "scale_log2": scale * math.log2(math.e), "k_desc": k_cache, "v_desc": v_cache, **extra,
+            "lse": lse, "scale_log2": scale * math.log2(math.e), "k_desc": k_cache, "v_desc": v_cache, **scales, **extra,
         }  # fmt: skip
-        self._check_extra(extra)
         if self.kernel.mainloop.schedule.PLANNED:
             if not scheduled:
                 self.schedule(kv_lens, new_kv_included=new_kv_included)

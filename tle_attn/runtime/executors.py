@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from ..checks.resources import register_cap
+from ..codegen.source import microkernel_file
 from ..codegen import Generated, entries_of, generate
 from ..errors import TargetUnavailable
 from ..spec import Argument, BoxDescriptor, Kernel
@@ -120,6 +121,20 @@ class GluonExecutor:
         self.compiled[entry].launch(grid, values)
 
 
+def raw_definitions(kernel: Kernel) -> dict[str, Any]:
+    """{symbol of a TLE-Raw device function: its semantic definition}, from the blocks' cpu microkernels; the call's first argument is the output."""
+    from .. import emu
+
+    found: dict[str, Any] = {}
+    for _, block in kernel.blocks:
+        file = microkernel_file(type(block), "cpu")
+        if block.RAW and file:
+            names: dict[str, Any] = {"emu": emu}
+            exec(compile(file.read_text(), str(file), "exec"), names)
+            found.update({symbol: (lambda _, *inputs, f=names[function]: f(*inputs)) for symbol, function in block.RAW.items()})
+    return found
+
+
 class EmulatedExecutor:
     """The CPU emulation, of the cpu module or (`tle`) of the TLE module through an emulated triton.language."""
 
@@ -135,7 +150,7 @@ class EmulatedExecutor:
         if tle:
             from ..emu.tle_target import load_tle_module
 
-            self.module = load_tle_module(self.file)
+            self.module = load_tle_module(self.file, raw_definitions(kernel))
         else:
             self.module = import_generated(self.file)
 

@@ -87,6 +87,42 @@ def check_output(out: Any, name: str, dtype: DType, shape: tuple[int, ...], devi
     return out
 
 
+def check_scales(kernel: Any, batch: int, query_heads: int, kv_heads: int, pages: int, device: Any, given: dict[str, Any]) -> dict[str, Any]:
+    """Scales of fp8 tensors by kernel argument; each is there, float32 and of the right shape, and none is there that the kernel would not use."""
+    problem, key_scales = kernel.problem, kernel.mainloop.scale.KEY_SCALES
+    fp8 = problem.dtype is DType.FP8
+    for name, scale in given.items():
+        if fp8 and scale is None:
+            raise InputError(f"{name}: missing; {kernel.name} takes fp8 tensors, which mean nothing without their scales ({kernel.mainloop.scale.label()})")
+        if not fp8 and scale is not None:
+            raise InputError(f"{name}: {kernel.name} takes {problem.dtype.value} tensors, which have no scales")
+    if not fp8:
+        return {}
+    q_scale, k_scale, v_scale = given["q_scale"], given["k_scale"], given["v_scale"]
+    want(q_scale, "q_scale", DType.F32, (batch * problem.query_tokens, query_heads), device, "batch * query_tokens, query_heads")
+    if query_heads > 1 and q_scale.stride(1) != 1:
+        raise InputError(f"q_scale: stride {q_scale.stride(1)} in the last dimension where 1 is wanted")
+    want(v_scale, "v_scale", DType.F32, (kv_heads if key_scales else 1,), device, "kv_heads" if key_scales else "1")
+    values = {"q_scale": q_scale, "q_scale_stride": q_scale.stride(0), "v_scale": v_scale}
+    if not key_scales:
+        return values | {"k_scale": want(k_scale, "k_scale", DType.F32, (1,), device, "1")}
+    import torch
+
+    rows = -(-problem.page // 32)
+    if isinstance(k_scale, torch.Tensor) and k_scale.dtype == torch.float8_e4m3fn:  # the extra rows of the K cache, as hpc-ops keeps them
+        want(k_scale, "k_scale", DType.FP8, (None, rows, kv_heads, 128), device, "pages, ceil(page / 32), kv_heads, 128 bytes")
+        if k_scale.stride(3) != 1 or k_scale.data_ptr() % 4 or any(k_scale.stride(i) % 4 for i in range(3)):
+            raise InputError(f"k_scale: strides {tuple(k_scale.stride())} where 1 in the last dimension and multiples of 4 bytes in the others are wanted")
+        k_scale = k_scale.view(torch.float32)
+    want(k_scale, "k_scale", DType.F32, (None, rows, kv_heads, 32), device, "pages, ceil(page / 32), kv_heads, 32")
+    if k_scale.shape[0] < pages:
+        raise InputError(f"k_scale: {k_scale.shape[0]} pages, but the cache has {pages}")
+    if k_scale.stride(3) != 1:
+        raise InputError(f"k_scale: stride {k_scale.stride(3)} in the last dimension where 1 is wanted")
+    page, row, head = (k_scale.stride(i) for i in range(3))
+    return values | {"k_scale": k_scale, "k_scale_page_stride": page, "k_scale_row_stride": row, "k_scale_head_stride": head}
+
+
 def check_values(block_ids: torch.Tensor, kv_lens: torch.Tensor, new_tokens: int, page: int, pages: int) -> None:
     """Debug mode: read lengths and page ids on the host and refuse what the kernel would read out of range."""
     table, lens = block_ids.cpu(), kv_lens.cpu() + new_tokens

@@ -28,12 +28,14 @@ class Block:
         KIND, NAME: where a recipe finds it: ``block = NAME`` in a table for KIND.
         HOOKS: {chain: device function}: chains that this block's functions join, in recipe order.
         ENTRIES: device functions of this block that are kernels.
+        RAW: {symbol of a TLE-Raw device function: the function of the cpu microkernel that defines it}.
     """
 
     KIND: ClassVar[str] = ""
     NAME: ClassVar[str] = ""
     HOOKS: ClassVar[dict[str, str]] = {}
     ENTRIES: ClassVar[tuple[str, ...]] = ()
+    RAW: ClassVar[dict[str, str]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

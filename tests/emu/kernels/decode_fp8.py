@@ -2,6 +2,7 @@
 # ruff: noqa: F403, F405
 from tle_attn.dialect.cpu import *
 
+
 def token_order(tile):
     return tile.reshape([tile.shape[0], 4, 2, 4, 2]).permute((0, 1, 3, 4, 2)).reshape([tile.shape[0], 64])
 

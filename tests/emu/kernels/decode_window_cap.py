@@ -1,10 +1,9 @@
 """Kernel text of the emulator tests: decode_window_cap."""
 # ruff: noqa: F403, F405
-from tle_attn.dialect.cpu import *
-
 import numpy as np
 
 from tle_attn import emu
+from tle_attn.dialect.cpu import *
 
 
 def fast_tanh(x):

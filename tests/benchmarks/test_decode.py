@@ -62,6 +62,7 @@ def moves(calls: int, out: torch.Tensor) -> None:
 @pytest.fixture
 def bench(monkeypatch, tmp_path):
     """main() with everything that needs a GPU or a compiler replaced; call with arguments and a way to spoil results."""
+    monkeypatch.setattr(decode, "has_hopper", lambda: True)
     monkeypatch.setattr(decode, "Timer", FakeTimer)
     monkeypatch.setattr(decode, "capture", lambda call: SimpleNamespace(replay=call))
     monkeypatch.setattr(decode, "compile_all", lambda kernels, jobs: {key: {"decode": {"registers": 128}} for key in kernels})
@@ -113,6 +114,7 @@ def test_geometric_means_come_last(bench, capsys, monkeypatch):
 
 
 def test_dry_run_needs_no_gpu(bench, monkeypatch):
+    monkeypatch.setattr(decode, "has_hopper", lambda: False)
     monkeypatch.setattr(decode, "Timer", None)
     status, record = bench("--dry", "--cases", "other")
     assert status == 0

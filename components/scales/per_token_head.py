@@ -1,0 +1,84 @@
+"""FP8 scales: Q and K per token and head, V per head (quant type 0 of hpc-ops).
+
+K scales live beside the pages, 32 fp32 to a row (page, row, kv head, 32): in hpc-ops they are the extra rows of the K cache itself.  The producer warp
+reads a tile's scales into registers, stores them into a ring slot one tile later, when they have arrived, and says so on a barrier; the slots
+live and die with the K tile's.
+"""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from tle_attn.components.scales.per_tensor import check_fp8, q_scale_arguments
+from tle_attn.dialect import as_int64, barrier_arrive, jit, load, smem_store, static_range, vec_index, where
+from tle_attn.spec import Argument, Block, Constant, Function, Port, Problem
+from tle_attn.spec.types import DType
+
+TILE = 64
+ROW = 32
+
+
+@frozen(kw_only=True)
+class PerTokenHead(Block):
+    """logit = (q . k) * q_scale[token, head] * k_scale[key, kv head] * scale; output * v_scale[kv head]."""
+
+    KIND = "scale"
+    NAME = "per_token_head"
+    KEY_SCALES = True
+    HOOKS = {"output": "scale_output"}
+
+    def check(self, problem: Problem) -> None:
+        check_fp8(self, problem)
+
+    def constants(self, problem: Problem) -> dict[str, Constant]:
+        return {
+            "KEY_SCALES": Constant(True, "every key has a scale of its own"),
+            "SCALE_ROW": Constant(ROW, "K scales in a row"),
+        }
+
+    def arguments(self, problem: Problem) -> tuple[Argument, ...]:
+        return (
+            *q_scale_arguments(),
+            Argument("k_scale", "*f32", "scales of K [pages, rows, kv heads, 32], token t of a page at row t / 32, column t % 32"),
+            Argument("k_scale_page_stride", "i64", "elements from one page's scales to the next"),
+            Argument("k_scale_row_stride", "i64", "elements from one row of scales to the next"),
+            Argument("k_scale_head_stride", "i64", "elements from one kv head's scales to the next"),
+            Argument("v_scale", "*f32", "scale of V [kv heads]"),
+        )
+
+    def provides(self, problem: Problem) -> tuple[Function, ...]:
+        s = Port("s", DType.F32, ("key", "query"), (TILE, problem.columns), layout="mma")
+        return (Function("query_factor", (s,), (Port("factor", DType.F32, ("query",), (problem.columns,)),)), Function("fetch_key_scales"), Function("publish_key_scales"))
+
+
+@jit
+def query_factor(args, s, column, seq, head):
+    """What the dot products of each query column are multiplied by, beside the key's scale; padding columns have no scale to read."""
+    token = as_int64(seq * QUERY_TOKENS + column // GROUP)
+    q_scale = load(args.q_scale + token * args.q_scale_stride + head * GROUP + column % GROUP, mask=column < ROWS, other=0.0)
+    return q_scale * args.scale_log2
+
+
+@jit
+def fetch_key_scales(args, ids, lane, tile, head):
+    """Scales of a key tile in the producer warp's registers, 0 for pages past the end; ids, lane: where its first page id is."""
+    key = vec_index(TILE)
+    page = key * 0 - 1
+    for j in static_range(TILE_PAGES):
+        page = where(key // PAGE == j, page_at(ids, lane + j), page)
+    token = (tile % PAGE_TILES) * TILE + key % PAGE
+    offset = as_int64(page) * args.k_scale_page_stride + as_int64(token // SCALE_ROW) * args.k_scale_row_stride + head * args.k_scale_head_stride
+    return load(args.k_scale + offset + token % SCALE_ROW, mask=page >= 0, other=0.0)
+
+
+@jit
+def publish_key_scales(k_scales, full, i, scales):
+    """Tile i's scales into its ring slot."""
+    smem_store(k_scales.slot(slot_of(i)), scales)
+    barrier_arrive(full[slot_of(i)])
+
+
+@jit
+def scale_output(args, value, head):
+    """Rows of the output in units of V."""
+    return value * load(args.v_scale + head)

@@ -1,0 +1,72 @@
+"""FP8 V operand in registers: the token-major tile is transposed on its way from shared memory, because wgmma takes 8-bit operands K-contiguous only.
+
+A 16-bit transposing load (ldmatrix.trans) moves pairs of neighbouring head elements; one byte permute a register pair takes them apart.  What
+comes out is V^T with both axes in an order of its own, which costs nothing: head elements are put right where O is written (`head_dim_of`), tokens by
+storing P in the same order.
+    row d' = 16 (d >> 4) + 8 (d & 1) + ((d >> 1) & 7);  column t' of each group of 16 tokens = 2 (t & 7) + (t >> 3)
+"""
+
+from __future__ import annotations
+
+import torch
+from attrs import frozen
+
+from tle_attn.dialect import F32, fence_async, jit, register_operand, rows, smem_load, smem_store, wgmma, where
+from tle_attn.errors import SpecError
+from tle_attn.spec import Block, Function, Port, Problem
+from tle_attn.spec.types import DType, Place
+
+TILE = 64
+
+
+@frozen(kw_only=True)
+class Fp8RegisterV(Block):
+    """O^T[head_dim', N] += V^T P^T with V^T[head_dim', 64 keys'] as register A and P[N, 64 keys'] as B from shared memory.
+
+    Source of the cost: 4 LDSM.MT and 16 PRMT a warp and tile, against 64 LDS.U8 and 48 PRMT for a plain transposed view (measured from SASS).
+    """
+
+    KIND = "v_operand"
+    NAME = "fp8_register"
+    RAW = {"tle_attn_take_v_fp8": "take_v"}
+
+    def check(self, problem: Problem) -> None:
+        if problem.dtype is not DType.FP8:
+            raise SpecError(f"the fp8 V operand cannot take {problem.dtype.value} tiles", key="block", value=self.NAME, allowed="dtype fp8", reason="wider types need no transpose: use direct")
+        if problem.head_dim != 128:
+            raise SpecError(f"the fp8 V operand cannot take head_dim {problem.head_dim}", key="block", value=self.NAME, allowed="head_dim 128", reason="its register layout is that of a 128-byte row")
+
+    def provides(self, problem: Problem) -> tuple[Function, ...]:
+        n, d = problem.columns, problem.head_dim
+        p = Port("p", DType.F32, ("key", "query"), (TILE, n), layout="mma")
+        p_smem = Port("p_smem", problem.dtype, ("query", "key"), (n, TILE), Place.SHARED, "swizzled", "key")
+        v = Port("v_tile", problem.dtype, ("key", "dim"), (TILE, d), Place.SHARED, "swizzled", "dim")
+        o = Port("o", DType.F32, ("dim", "query"), (d, n), layout="mma")
+        return (Function("publish_p", (p_smem, p)), Function("clear_v", (v,)), Function("take_v", (v,)), Function("pv_product", (v, p_smem, o), (o,)), Function("head_dim_of"))
+
+    @staticmethod
+    def reference(v_tile: torch.Tensor, p: torch.Tensor, o: torch.Tensor) -> torch.Tensor:
+        """Semantic definition of take_v, publish_p and pv_product together, float64: rows of the result are d'."""
+        product = v_tile.double().T @ p.double()
+        d = torch.arange(v_tile.shape[1])
+        return o.double() + torch.empty_like(product).index_copy(0, 16 * (d >> 4) + 8 * (d & 1) + ((d >> 1) & 7), product)
+
+
+@jit
+def clear_v(v_tile, valid):
+    """Zero the tokens from `valid` on: unused slots of a last page may hold NaN, and 0 * NaN is NaN."""
+    v = smem_load(v_tile).to(F32)
+    smem_store(v_tile, where((rows(v) < valid)[:, None], v, 0.0).to(DTYPE))
+    fence_async()
+
+
+@jit
+def pv_product(v, p_tile, o):
+    """Asynchronous o + V^T P^T; v: what take_v gave."""
+    return wgmma(register_operand(v, o), p_tile, o, trans_b=True)
+
+
+@jit
+def head_dim_of(row):
+    """Head element of an accumulator row."""
+    return row // 16 * 16 + row % 8 * 2 + row // 8 % 2
