@@ -20,14 +20,18 @@ from .errors import SpecError, TleAttnError
 from .spec import DType, Kernel
 
 if TYPE_CHECKING:
+    import torch
+
     from .testing import DecodeProblem
 
 #: targets that need no GPU
 EMULATED = ("cpu", "tle-emulated")
 
-#: what blocks that change scores mean as options of `tle_attn.oracle.attention`
+#: what blocks that join chains mean as options of `tle_attn.oracle.attention`
 MEANING: dict[str, Callable[[Any], dict[str, Any]]] = {
-    "scale/softmax": lambda block: {},
+    # scales come with the tensors of a problem
+    "scale/per_tensor": lambda block: {},
+    "scale/per_token_head": lambda block: {},
     "score/soft_cap": lambda block: {"soft_cap": block.cap},
     "mask/causal": lambda block: {"causal": True},
     "mask/sliding_window": lambda block: {"window": block.window},
@@ -38,7 +42,7 @@ def oracle_options(kernel: Kernel) -> dict[str, Any]:
     """Options under which `tle_attn.oracle.attention` computes what this kernel should.
 
     Raises:
-        SpecError: a block changes scores in a way that the oracle has not been told.
+        SpecError: a block changes what is computed in a way that the oracle has not been told.
     """
     options: dict[str, Any] = {"causal": False}
     for where, block in kernel.blocks:
@@ -46,18 +50,28 @@ def oracle_options(kernel: Kernel) -> dict[str, Any]:
             if block.label() not in MEANING:
                 raise SpecError(
                     f"the oracle does not know what {block.label()} means", key=where, value=block.NAME, allowed=sorted(MEANING), file=kernel.file,
-                    reason="a block that changes scores needs an entry in tle_attn.verify.MEANING, or its problems are checked against the wrong answer",
+                    reason="a block that joins a chain needs an entry in tle_attn.verify.MEANING, or its kernels are checked against the wrong answer",
                 )
             options |= MEANING[block.label()](block)
     return options
 
 
+def quant_type(kernel: Kernel) -> int | None:
+    """How the tensors of a problem are quantised, in the terms of `tle_attn.testing`: None (bf16), 0 (K scale per token and head), 1 (per tensor)."""
+    if kernel.problem.dtype is not DType.FP8:
+        return None
+    return 0 if kernel.mainloop.scale.KEY_SCALES else 1
+
+
 def tolerance(kernel: Kernel) -> tuple[float, str]:
     """Relative RMS error that is allowed, and why.
 
-    Rounding to bf16 (8 bits) has a relative RMS error of about 2**-9 / sqrt(3) = 1.1e-3 to twice that, depending on where values lie in
-    their binade.  P is rounded once before the product with V; a bf16 output is rounded once more.  The bound is about twice the sum.
+    Rounding to a type with m bits behind the leading one has a relative RMS error of 2**-m / sqrt(12) at the lower end of a binade and half of
+    that at the upper: 1.1e-3 to 2.3e-3 for bf16, 1.8e-2 to 3.6e-2 for e4m3.  P is rounded once before the product with V (the oracle's is not),
+    and a bf16 output is rounded once more.  The bounds are a little above the sum, and far below what a wrong key, scale or weight gives.
     """
+    if kernel.problem.dtype is DType.FP8:
+        return 4e-2, "P is rounded to e4m3 before the product with V"
     if kernel.mainloop.epilogue.dtype is DType.F32:
         return 3e-3, "P is rounded to bf16 before the product with V"
     return 4e-3, "P and the output are rounded to bf16"
@@ -116,10 +130,18 @@ def problems(kernel: Kernel, *, seed: int, emulated: bool) -> list[tuple[str, De
         lengths = ragged_lengths(rng, kernel, batch=batch, longest=longest)
         problem = make_decode_problem(
             lengths, query_tokens=kernel.problem.query_tokens, heads=(kv_heads * kernel.problem.group, kv_heads), head_dim=kernel.problem.head_dim,
-            page=kernel.problem.page, dtype=kernel.problem.dtype.value, layout=layout, seed=rng.randint(0, 2**31),
+            page=kernel.problem.page, dtype=kernel.problem.dtype.value, quant=quant_type(kernel), layout=layout, seed=rng.randint(0, 2**31),
         )
         made.append((f"{name} sequences, {layout}, seed {seed}", problem))
     return made
+
+
+def scales_of(problem: DecodeProblem) -> dict[str, torch.Tensor]:
+    """The scales of a problem as arguments of `Plan.run`: none for bf16."""
+    if not problem.is_fp8:
+        return {}
+    assert problem.q_scale is not None and problem.k_scale is not None and problem.v_scale is not None
+    return {"q_scale": problem.q_scale, "k_scale": problem.k_scale, "v_scale": problem.v_scale}
 
 
 def verify_kernel(kernel: Kernel, target: str = "cpu", *, seed: int = 0, device: Any = None) -> Verification:
@@ -160,7 +182,7 @@ def _run_one(kernel: Kernel, target: str, problem: DecodeProblem, options: dict[
 
     epilogue = kernel.mainloop.epilogue
     with_lse = epilogue.lse != "none"
-    expected, expected_lse = problem.reference(lse_base=epilogue.lse if with_lse else None, **options)
+    expected, expected_lse = problem.reference(lse_base=epilogue.lse if with_lse else None, p_quant=None, **options)
     made = plan(
         kernel, batch=len(problem.kv_lens), query_heads=problem.q.shape[1], kv_heads=problem.k_cache.shape[2], target=target, seed=seed, device=device,
     )
@@ -171,7 +193,7 @@ def _run_one(kernel: Kernel, target: str, problem: DecodeProblem, options: dict[
     out = placed.new_output(torch.float32 if epilogue.dtype is DType.F32 else torch.bfloat16)
     lse = torch.full(out.shape[:2], math.nan, device=made.device) if with_lse else None
     try:
-        made.run(placed.q, placed.k_cache, placed.v_cache, placed.block_ids, placed.kv_lens, out=out, lse=lse)
+        made.run(placed.q, placed.k_cache, placed.v_cache, placed.block_ids, placed.kv_lens, out=out, lse=lse, **scales_of(placed))
         error = relative_rms(out.cpu(), expected)
         compare(out.cpu(), expected, rms=allowed, name_row=problem.name_row)
         if lse is not None and expected_lse is not None:
@@ -183,4 +205,4 @@ def _run_one(kernel: Kernel, target: str, problem: DecodeProblem, options: dict[
     return error, None
 
 
-__all__ = ["EMULATED", "MEANING", "Verification", "oracle_options", "problems", "tolerance", "verify_kernel"]
+__all__ = ["EMULATED", "MEANING", "Verification", "oracle_options", "problems", "quant_type", "scales_of", "tolerance", "verify_kernel"]

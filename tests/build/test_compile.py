@@ -1,5 +1,6 @@
 """Compiling generated modules: what a compiled kernel tells, and how failures read."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -106,6 +107,24 @@ def test_compiler_output_goes_to_a_file(capfd):
     assert "nonsense" in caught.value.log.read_text()
     assert str(caught.value.log) in str(caught.value)
     assert capfd.readouterr() == ("", "")
+
+
+def test_compiler_that_aborts_the_process_leaves_its_output(tmp_path):
+    code = """
+import os, sys, triton
+from tle_attn.build import compile_module
+def crash(*args, **options):
+    os.write(2, b"assertion failed somewhere")
+    os.abort()
+triton.compile = crash
+compile_module(open(sys.argv[1]).read(), "add", {"x": "*i32", "y": "*i32", "n": "i32"}, num_warps=4, constants={"STEP": 5})
+"""
+    (tmp_path / "add.py").write_text(ADD)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(tle_attn.__file__).parent.parent), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "add.py")], env=environment, capture_output=True, text=True)
+    assert done.returncode != 0 and "Fatal Python error: Aborted" in done.stderr
+    log, = (tmp_path / "cache" / "logs").glob("*_add.log")
+    assert log.read_text() == "assertion failed somewhere"
 
 
 def test_requests_that_do_not_fit():

@@ -37,7 +37,6 @@ static_range = tl.static_range
 warp_specialize = tle.gpu.warp_specialize
 load = tl.load
 store = tl.store
-trans = tl.trans
 where = tl.where
 maximum = tl.maximum
 minimum = tl.minimum
@@ -47,6 +46,7 @@ cdiv = tl.cdiv
 reduce_max = tl.max
 reduce_sum = tl.sum
 alloc = tle.gpu.alloc
+role_sync = tl.debug_barrier
 alloc_barriers = tle.gpu.alloc_barriers
 barrier_wait = tle.gpu.barrier_wait
 copy = tle.gpu.copy
@@ -55,6 +55,8 @@ wgmma = tle.gpu.wgmma
 
 @triton.jit
 def atomic_add(pointer, value, sem: tl.constexpr = tl.constexpr("acq_rel")):
+    if sem == "release" or sem == "acq_rel":
+        tl.debug_barrier()  # one thread executes the atomic: the others' earlier accesses have to come before it
     return tl.atomic_add(pointer, value, sem=sem, scope="gpu")
 
 
@@ -99,6 +101,11 @@ def tile_zeros(m: tl.constexpr, n: tl.constexpr, vec: tl.constexpr):
 
 
 @triton.jit
+def vec_index(n: tl.constexpr):
+    return tl.arange(0, n)
+
+
+@triton.jit
 def like_cols(vector, tile):
     return vector
 
@@ -127,6 +134,11 @@ def barrier_arrive(barrier):
 
 
 @triton.jit
+def evict_first(yes):
+    pass  # a hint that TLE's copy cannot carry
+
+
+@triton.jit
 def wgmma_wait(pendings: tl.constexpr, acc):
     if isinstance(acc, tl.tuple):
         done = ()
@@ -137,11 +149,19 @@ def wgmma_wait(pendings: tl.constexpr, acc):
         return tle.gpu.wgmma_wait(pendings, acc)
 
 
+@triton.jit
+def publish_p(p_tile, p, limit: tl.constexpr):
+    tl.store(tle.gpu.local_ptr(p_tile), tl.trans(p.to(p_tile.dtype)))
+    fence_async()
+    return tl.max(tl.max((p > limit).to(tl.int32), axis=0), axis=0)
+
+
 # ==== kernel text: the same for every target
 TILE = constexpr(64)  # tokens of a key tile
 PAGE = constexpr(64)  # tokens of a cache page
 TILE_PAGES = constexpr(1)  # pages that make up a tile
 PAGE_TILES = constexpr(1)  # tiles in a page
+PAGE_BLOCK = constexpr(32)  # page ids that the producer warp holds in a register
 COPIES = constexpr(1)  # boxes (and full barriers) of a tile
 BOX_ROWS = constexpr(64)  # tokens of a TMA box
 BOX_COLS = constexpr(128)  # head elements of a TMA box
@@ -155,29 +175,39 @@ ROWS = constexpr(8)  # query rows of a key/value head
 COLUMNS = constexpr(8)  # query rows padded to the wgmma's N
 DTYPE = constexpr(BF16)  # element type of Q, K and V
 Q_VECTOR = constexpr(8)  # elements of a 16-byte load
+P_EXPONENT = constexpr(0.0)  # P, l and O carry 2**P_EXPONENT
+P_LIMIT = constexpr(1048576.0)  # P above this moves the reference maximum
 SPLITS = constexpr(16)  # parts of a sequence at most
 MIN_TILES = constexpr(8)  # key tiles of a part at least
 MERGE_UNROLL = constexpr(8)  # partials whose loads are in flight in the last arriver
 OUT_DTYPE = constexpr(BF16)  # element type of the output
-PRODUCER_REGISTERS = constexpr(24)  # registers per thread of the producer warp
+PRODUCER_REGISTERS = constexpr(32)  # registers per thread of the producer warp
 
 
 # ---- loader: loader/paged_tma
 @jit
-def tile_pages(page_row, tile, kv_len):
-    """Page ids of a key tile, -1 past the end of the sequence; page_row: pointer to the sequence's page ids."""
-    ids = ()
-    for j in static_range(TILE_PAGES):
-        page = tile * TILE_PAGES + j
-        page = tile // PAGE_TILES
-        ids = ids + (load(page_row + page, mask=page * PAGE < kv_len, other=-1),)
-    return ids
+def first_page(tile):
+    """Page of the sequence that a key tile starts in."""
+    return tile * TILE_PAGES // PAGE_TILES
 
 
 @jit
-def load_tile(desc, boxes, full, slot, ids, tile, head):
-    """Start the copies of one tile into ring slot `slot`; boxes: the ring seen as a ring of boxes."""
-    copy(desc, boxes.slot(slot), [1, 1, BOX_ROWS, BOX_COLS], [ids[0], head, (tile % PAGE_TILES) * TILE, 0], barrier=full[slot])
+def page_block(page_row, page, kv_len):
+    """The next PAGE_BLOCK page ids of a sequence from `page` on, one a lane, -1 past its end; page_row: pointer to the sequence's page ids."""
+    pages = page + vec_index(PAGE_BLOCK)
+    return load(page_row + pages, mask=pages * PAGE < kv_len, other=-1)
+
+
+@jit
+def page_at(ids, lane):
+    """One id of a block, in every lane."""
+    return reduce_max(where(vec_index(PAGE_BLOCK) == lane, ids, -1), 0)
+
+
+@jit
+def load_tile(desc, boxes, full, slot, ids, lane, tile, head):
+    """Start the copies of one tile into ring slot `slot`; boxes: the ring seen as a ring of boxes; ids, lane: where its first page id is."""
+    copy(desc, boxes.slot(slot), [1, 1, BOX_ROWS, BOX_COLS], [page_at(ids, lane), head, (tile % PAGE_TILES) * TILE, 0], barrier=full[slot])
 
 
 # ---- ring: ring/mbarrier
@@ -227,37 +257,43 @@ def qk_product(k_tile, q_smem):
 
 # ---- scale: scale/softmax
 @jit
-def scale_scores(scale_log2, s, key, query, head):
-    """Base-2 logits."""
-    return s * scale_log2
+def query_factor(scale_log2, s):
+    """What the dot products of each query column are multiplied by to become base-2 logits."""
+    return full_cols(s, scale_log2)
 
 
 # ---- mask[0]: mask/causal
 @jit
-def causal_mask(s, key, query, head):
+def causal_mask(s, key, query):
     """Keys up to the query's own position."""
     return where(key <= query, s, float("-inf"))
 
 
 # ---- softmax: softmax/online
 @jit
-def online_softmax(s, m, l):
-    """One key tile: probabilities relative to the new maximum, the new state, and the factor for what was summed before."""
-    m_new = maximum(m, reduce_max(s, 0))
-    m_ref = where(m_new > float("-inf"), m_new, 0.0)
-    alpha = exp2(m - m_ref)
-    p = exp2(s - m_ref[None, :])
-    return p, m_new, l * alpha[None, :] + p, alpha
+def first_reference(s):
+    """Reference maximum from the first key tile; finite even where every key is masked, so that s - m is never NaN."""
+    return maximum(reduce_max(s, 0), -1.0e30)
+
+
+@jit
+def softmax_step(s, m, l, o, p_tile):
+    """One key tile: P in shared memory for the product; m, l and o follow the maximum where P left its range."""
+    p = exp2(s - (m - P_EXPONENT)[None, :])
+    if publish_p(p_tile, p, P_LIMIT) != 0:
+        m_new = maximum(m, reduce_max(s, 0))
+        alpha = exp2(m - m_new)
+        o = o * alpha[None, :]
+        l = l * alpha[None, :]
+        m = m_new
+        p = exp2(s - (m - P_EXPONENT)[None, :])
+        publish_p(p_tile, p, P_LIMIT)
+        # ends the exchange of the maximum here, or the compiler would put a barrier into every step behind this branch
+        role_sync()
+    return m, l + p, o
 
 
 # ---- v_operand: v_operand/direct
-@jit
-def store_p(p_smem, p):
-    """Probabilities as the B operand [N, keys]."""
-    smem_store(p_smem, trans(p.to(DTYPE)))
-    fence_async()
-
-
 @jit
 def clear_v(v_tile, valid):
     """Zero the tokens from `valid` on: unused slots of a last page may hold NaN, and 0 * NaN is NaN."""
@@ -267,9 +303,15 @@ def clear_v(v_tile, valid):
 
 
 @jit
-def pv_product(v_tile, p_smem, o):
+def take_v(v_tile):
+    """The tile as pv_product wants it: where it is."""
+    return v_tile
+
+
+@jit
+def pv_product(v_tile, p_tile, o):
     """Asynchronous o + V^T P^T."""
-    return wgmma(v_tile, p_smem, o, trans_a=True, trans_b=True)
+    return wgmma(v_tile, p_tile, o, trans_a=True, trans_b=True)
 
 
 @jit
@@ -281,7 +323,7 @@ def head_dim_of(row):
 # ---- schedule: schedule/static_split
 @jit
 def task(kv_lens, new_tokens, kv_heads):
-    """This CTA's work: (sequence, kv head) pair, first key tile, tiles, kv length, partial slot (-1 unsplit, -2 idle), its first slot, parts, all resident."""
+    """This CTA's work: (sequence, kv head) pair, first key tile, tiles, kv length, partial slot (-1 unsplit, -2 idle), its first slot, parts, flags (none)."""
     pair = program_id(1)
     kv_len = load(kv_lens + pair // kv_heads) + new_tokens
     first, last = tile_range(kv_len)
@@ -297,9 +339,7 @@ def task(kv_lens, new_tokens, kv_heads):
 
 # ---- reduce: reduce/split_merge
 @jit
-def finish(
-    partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, o, m, l, pair, seq, head, slot, first_slot, splits, resident,
-):
+def finish(partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, o, m, l, pair, seq, head, slot, first_slot, splits):
     """Write the rows of an unsplit sequence (slot -1), or join the merge of a split one (slot >= 0); slot -2 is an idle CTA."""
     row = cols(o)
     d = head_dim_of(rows(o))
@@ -371,19 +411,11 @@ def write_rows(out, out_token_stride, out_head_stride, value, row, d, keep, seq,
     store(out + (token * out_token_stride + q_head * out_head_stride) + d, value.to(OUT_DTYPE), mask=keep)
 
 
-# ---- chain score
-@jit
-def score(scale_log2, s, key, query, head):
-    """Chain of scale_scores, in recipe order."""
-    s = scale_scores(scale_log2, s, key, query, head)
-    return s
-
-
 # ---- chain mask
 @jit
-def mask(s, key, query, head):
+def mask(s, key, query):
     """Chain of causal_mask, in recipe order."""
-    s = causal_mask(s, key, query, head)
+    s = causal_mask(s, key, query)
     return s
 
 
@@ -399,16 +431,35 @@ def tile_range(kv_len):
 def load_pages(
     k_desc, v_desc, block_ids, block_ids_stride, kv_lens, new_tokens, kv_heads, k_boxes, v_boxes, k_full, v_full, k_empty, v_empty,
 ):
-    """Producer role: page ids first, then the wait for the slot, K before V."""
-    pair, first, count, kv_len, slot, first_slot, splits, resident = task(kv_lens, new_tokens, kv_heads)
+    """Producer role: page ids a block ahead, then the wait for the slot, K before V."""
+    pair, first, count, kv_len, slot, first_slot, splits, flags = task(kv_lens, new_tokens, kv_heads)
     head = pair % kv_heads
     page_row = block_ids + (pair // kv_heads) * block_ids_stride
+    evict_first(flags // 2)
+    start = first_page(first)
+    ids = page_block(page_row, start, kv_len)
+    later = page_block(page_row, start + PAGE_BLOCK, kv_len)
+    end = start + PAGE_BLOCK
     for i in range(count):
-        ids = tile_pages(page_row, first + i, kv_len)
+        page = first_page(first + i)
+        if page >= end:
+            ids = later
+            later = page_block(page_row, end + PAGE_BLOCK, kv_len)
+            end += PAGE_BLOCK
+        lane = page - end + PAGE_BLOCK
         acquire(k_empty, i)
-        load_tile(k_desc, k_boxes, k_full, slot_of(i), ids, first + i, head)
+        load_tile(k_desc, k_boxes, k_full, slot_of(i), ids, lane, first + i, head)
         acquire(v_empty, i)
-        load_tile(v_desc, v_boxes, v_full, slot_of(i), ids, first + i, head)
+        load_tile(v_desc, v_boxes, v_full, slot_of(i), ids, lane, first + i, head)
+
+
+@jit
+def logits(s, factor, token, query):
+    """Base-2 logits of a key tile, masked."""
+    s = s * factor[None, :]
+    key = (token + rows(s))[:, None]
+    s = mask(s, key, query)
+    return s
 
 
 @jit
@@ -416,8 +467,8 @@ def attend(
     q, q_token_stride, q_head_stride, scale_log2, kv_lens, new_tokens, kv_heads, partial_o, partial_ml, counters, out, out_token_stride,
     out_head_stride, q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty, v_empty,
 ):
-    """Consumer role: scores, softmax, product, tile by tile; then the merge."""
-    pair, first, count, kv_len, slot, first_slot, splits, resident = task(kv_lens, new_tokens, kv_heads)
+    """Consumer role: the product of tile i and the scores of tile i + 1 run together; then the merge."""
+    pair, first, count, kv_len, slot, first_slot, splits, flags = task(kv_lens, new_tokens, kv_heads)
     seq = pair // kv_heads
     head = pair % kv_heads
     load_queries(q, q_token_stride, q_head_stride, q_smem, seq, head)
@@ -425,32 +476,39 @@ def attend(
     l = mma_zeros(TILE, COLUMNS, DTYPE)
     m = full_cols(o, float("-inf"))
     column = cols(l)
+    factor = query_factor(scale_log2, l)
     q_head = (head * GROUP + column % GROUP)[None, :]
     # padding columns repeat the last position, so that they read no key past the end
     query = minimum(kv_len - QUERY_TOKENS + column // GROUP, kv_len - 1)[None, :]
-    for i in range(count):
-        token = (first + i) * TILE
-        key = (token + rows(l))[:, None]
-        wait_tile(k_full, i)
-        s = qk_product(k_ring.slot(slot_of(i)), q_smem)
-        s = wgmma_wait(0, s)
-        release(k_empty, i)
-        s = score(scale_log2, s, key, query, q_head)
-        s = mask(s, key, query, q_head)
-        p, m, l, alpha = online_softmax(s, m, l)
-        store_p(p_smem, p)
-        o = o * like_cols(alpha, o)[None, :]
-        v_tile = v_ring.slot(slot_of(i))
-        wait_tile(v_full, i)
-        if token + TILE > kv_len:
-            clear_v(v_tile, kv_len - token)
-        o = pv_product(v_tile, p_smem, o)
-        o = wgmma_wait(0, o)
-        release(v_empty, i)
-    finish(
-        partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, o, m, l, pair, seq, head, slot, first_slot, splits,
-        resident,
-    )
+    if count > 0:
+        wait_tile(k_full, 0)
+        s = wgmma_wait(0, qk_product(k_ring.slot(0), q_smem))
+        release(k_empty, 0)
+        s = logits(s, factor, first * TILE, query)
+        m = first_reference(s)
+        for i in range(count - 1):
+            p_tile = p_smem.slot(i % 2)
+            wait_tile(v_full, i)
+            v = take_v(v_ring.slot(slot_of(i)))
+            m, l, o = softmax_step(s, m, l, o, p_tile)
+            o = pv_product(v, p_tile, o)
+            wait_tile(k_full, i + 1)
+            s = qk_product(k_ring.slot(slot_of(i + 1)), q_smem)
+            o, s = wgmma_wait(0, (o, s))
+            release(v_empty, i)
+            release(k_empty, i + 1)
+            s = logits(s, factor, (first + i + 1) * TILE, query)
+        last = count - 1
+        p_tile = p_smem.slot(last % 2)
+        v_tile = v_ring.slot(slot_of(last))
+        wait_tile(v_full, last)
+        if (first + count) * TILE > kv_len:
+            clear_v(v_tile, kv_len - (first + last) * TILE)
+        v = take_v(v_tile)
+        m, l, o = softmax_step(s, m, l, o, p_tile)
+        o = wgmma_wait(0, pv_product(v, p_tile, o))
+        release(v_empty, last)
+    finish(partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, o, m, l, pair, seq, head, slot, first_slot, splits)
 
 
 @jit
@@ -462,7 +520,7 @@ def decode(
     k_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
     v_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
     q_smem = alloc([COLUMNS, HEAD_DIM], DTYPE)
-    p_smem = alloc([COLUMNS, TILE], DTYPE)
+    p_smem = alloc([2, COLUMNS, TILE], DTYPE)
     k_boxes = k_ring
     v_boxes = v_ring
     k_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES)

@@ -11,6 +11,7 @@ Kernel plan_tasks, grid (tasks,), 4 warps; arguments in order:
     batch: i32 - sequences
     kv_heads: i32 - key/value heads
     slots: i32 - CTAs of the attention kernel that are resident at once
+    l2_tiles: i32 - key tiles (with their value tiles) of one kv head that fit the L2 cache
 
 Kernel decode, grid (tasks,), 4 warps, at most 128 registers a thread; arguments in order:
     k_desc: tensor descriptor bf16[1, 1, 64, 128] - K cache as (page, head, token, dim)
@@ -77,8 +78,9 @@ def _tile_shared_layout(shape, dtype):
 
 @gluon.constexpr_function
 def _plain_shared_layout(shape):
-    """Row-major; a leading third dimension counts buffers."""
-    return gl.SwizzledSharedLayout(1, 1, 1, [0] if len(shape) == 1 else [1, 0])
+    """Row-major, of the last two dimensions at most: one before them counts slots. A count of rows that is no power of two counts slots, too."""
+    vectors = len(shape) == 1 or (len(shape) == 2 and shape[0] & (shape[0] - 1))
+    return gl.SwizzledSharedLayout(1, 1, 1, [0] if vectors else [1, 0])
 
 
 @gluon.constexpr_function
@@ -130,8 +132,27 @@ class Buffer:
 
 
 @aggregate
+class Barrier:
+    """One mbarrier of an array; a wait names the logical use of it."""
+
+    mem: gl.shared_memory_descriptor
+    array: gl.shared_memory_descriptor
+    index: gl.tensor
+    ready: gl.constexpr
+    expect_bytes: gl.constexpr
+
+    @gluon.constexpr_function
+    def __init__(self, mem, array, index, ready, expect_bytes):
+        self.mem = mem
+        self.array = array
+        self.index = index
+        self.ready = gl.constexpr(ready)
+        self.expect_bytes = gl.constexpr(expect_bytes)
+
+
+@aggregate
 class Barriers:
-    """mbarriers; waits name the logical use of a slot."""
+    """An array of mbarriers."""
 
     mem: gl.shared_memory_descriptor
     ready: gl.constexpr
@@ -145,7 +166,7 @@ class Barriers:
 
     @gluon.jit
     def __getitem__(self, i):
-        return Barriers(self.mem.index(2 * i), self.ready, self.expect_bytes)
+        return Barrier(self.mem.index(i), self.mem, gl.to_tensor(i), self.ready, self.expect_bytes)
 
 
 @gluon.jit
@@ -217,11 +238,6 @@ def like_cols(vector, tile):
 
 
 @gluon.jit
-def trans(tile):
-    return tile.permute((1, 0))
-
-
-@gluon.jit
 def _add(a, b):
     return a + b
 
@@ -250,11 +266,10 @@ def smem_load(buffer):
 
 @gluon.jit
 def alloc_barriers(n: constexpr, arrive_count: constexpr = 1, init: constexpr = PENDING, expect_bytes: constexpr = 0):
-    # 16 bytes apart: the compile hook's addresses are multiples of 16 from Triton 3.8 on.
-    mem = gl.allocate_shared_memory(gl.int64, [2 * n, 1], mbarrier.MBarrierLayout())
+    mem = gl.allocate_shared_memory(gl.int64, [n, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(n):
         # a copy's own arrival counts once, a role's arrival ARRIVALS times: its warps share them
-        mbarrier.init(mem.index(2 * i), count=arrive_count if expect_bytes else arrive_count * _ARRIVALS)
+        mbarrier.init(mem.index(i), count=arrive_count if expect_bytes else arrive_count * _ARRIVALS)
     gl.inline_asm_elementwise("fence.mbarrier_init.release.cluster; mov.u32 $0, 0;", "=r", [], dtype=gl.int32, is_pure=False, pack=1)
     return Barriers(mem, init, expect_bytes)
 
@@ -273,7 +288,7 @@ def barrier_arrive(barrier):
     # Every warp arrives for itself: Gluon's own arrive has one thread arrive for the role, behind a barrier of all its warps.
     gl.inline_asm_elementwise(
         "{ .reg .pred p; bar.warp.sync 0xffffffff; elect.sync _|p, 0xffffffff; @p mbarrier.arrive.release.cta.shared::cta.b64 _, [$1], $2; mov.u32 $0, 0; }",
-        "=r,r,r", [_address(barrier.mem), _ARRIVALS // gl.num_warps()], dtype=gl.int32, is_pure=False, pack=1)
+        "=r,r,r", [_barrier_address(barrier), _ARRIVALS // gl.num_warps()], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit
@@ -281,6 +296,15 @@ def copy(descriptor, buffer, shape: constexpr, offsets, barrier):
     gl.static_assert(barrier.expect_bytes > 0, "copy: its barrier needs expect_bytes, the bytes of the copy")
     mbarrier.expect(barrier.mem, barrier.expect_bytes)
     _tma_load(descriptor, offsets, barrier.mem, buffer.mem.reshape(shape))
+
+
+@gluon.jit
+def evict_first(yes):
+    # Gluon's copies take no cache policy before 3.9: the compile hook gives them this register as theirs.
+    assembly: constexpr = _hooked("policy", """{ .reg .b64 first, normal; .reg .pred p; setp.ne.s32 p, $1, 0;
+        createpolicy.fractional.L2::evict_first.b64 first, 1.0; createpolicy.fractional.L2::evict_normal.b64 normal, 1.0;
+        selp.b64 tle_attn_policy, first, normal, p; mov.u32 $0, 0; }""")
+    gl.inline_asm_elementwise(assembly, "=r,r", [yes], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit
@@ -366,9 +390,16 @@ def _hook_ptx(text, metadata, barriers, role_0_warps):
         join = "@other barrier.cluster.arrive.relaxed; @other barrier.cluster.wait; " * barriers
         others = f"{{ .reg .pred other; .reg .b32 thread; mov.u32 thread, %tid.x; setp.ge.u32 other, thread, {32 * role_0_warps}; {join}}}\n"
         text = text[:start] + others + text[start:]
-    if f"{_HOOK} flag;" in text:  # a register of the whole function, for assembly blocks that hand a per-thread answer on
+    registers = ""  # of the whole function
+    if f"{_HOOK} flag;" in text:  # assembly blocks hand a per-thread answer on
+        registers += "\n\t.reg .b32 tle_attn_flag;"
+    if f"{_HOOK} policy;" in text:
+        registers += "\n\t.reg .b64 tle_attn_policy;"
+        load = r"(cp\.async\.bulk\.tensor\.\dd\.shared::cluster\.global\S*mbarrier::complete_tx::bytes)( [^;]*);"
+        text = re.sub(load, r"\1.L2::cache_hint\2, tle_attn_policy;", text)
+    if registers:
         start = text.index("{", text.index(".entry")) + 1
-        text = f"{text[:start]}\n\t.reg .b32 tle_attn_flag;{text[start:]}"
+        text = text[:start] + registers + text[start:]
     return re.sub(_HOOK + r" \w+(?: \d+)?;", "", text)
 
 
@@ -396,7 +427,7 @@ def _install_compile_hook():
             stages["ptx"] = lambda module, metadata: _hook_ptx(make_ptx(module, metadata), metadata, sum(barriers), options.num_warps)
         return None
 
-    hook.name = _HOOK
+    hook.name, hook.tle_attn_earlier = _HOOK, earlier
     knobs.runtime.add_stages_inspection_hook = hook
     return _HOOK
 
@@ -408,8 +439,11 @@ _INSTALLED_HOOK = _install_compile_hook()
 def _marked_load(mem, layout, _semantic=None):
     """A one-element load of `mem`, marked for the compile hook."""
     layout, width = gl._unwrap_if_constexpr(layout), _ADDRESS_WIDTH
+    rank = mem.layout.rank if isinstance(mem.layout, gl.NVMMASharedLayout) else len(mem.layout.order)
+    if len(mem.shape) > rank:  # of slots: the first one's
+        mem = _semantic.memdesc_index(mem, 0)
     bits = mem.dtype.primitive_bitwidth * mem.numel
-    if bits % 128 and mem.dtype != gl.int64:  # barriers are 16 bytes apart
+    if bits % 128 and mem.dtype != gl.int64:
         raise ValueError(f"{mem.dtype}{mem.shape}: a buffer or slot that compact or another CTA accesses needs a multiple of 16 bytes, as its address is one")
     count = max(1, bits // width)
     kind = gl.shared_memory_descriptor_type(gl.int64 if width == 64 else gl.int32, [count], gl.SwizzledSharedLayout(1, 1, 1, [0]), [count])
@@ -431,11 +465,61 @@ def _address(mem):
     return gl.max(gl.inline_asm_elementwise(_hooked("address", "mov.b32 $0, $1;"), "=r,r", [marked.to(gl.int32)], dtype=gl.int32, is_pure=True, pack=1), 0)
 
 
+@gluon.jit
+def _barrier_address(barrier):
+    return _address(barrier.array) + 8 * barrier.index
+
+
+@gluon.constexpr_function
+def _publish_offset(columns):
+    """Byte offset, in the P tile, of the 16-byte row that this lane's address names in stmatrix: matrix j of 4 is (key half j & 1, query rows 8 * (j >> 1) ..)."""
+    return (
+        "{ .reg .b32 lane, warp, q, c, h; mov.u32 lane, %tid.x; shr.u32 warp, lane, 5; and.b32 warp, warp, 3; and.b32 lane, lane, 31; and.b32 q, lane, 7; "
+        f"shr.u32 h, lane, 4; shl.b32 h, h, 3; add.u32 q, q, h; and.b32 q, q, {columns - 1}; "
+        "shr.u32 h, lane, 3; and.b32 h, h, 1; shl.b32 c, warp, 1; or.b32 c, c, h; and.b32 h, q, 7; xor.b32 c, c, h; shl.b32 c, c, 4; shl.b32 q, q, 7; add.u32 $0, c, q; }"
+    )
+
+
+@gluon.constexpr_function
+def _publish(columns, limit):
+    """Operands: E = columns / 2 dummies, then E each of P (fp32), tile address and lane offset."""
+    e = columns // 2
+    p = [f"${e + i}" for i in range(e)]
+    text = f"{{ .reg .b32 at, {', '.join(f'r{i}' for i in range(e // 2))}; .reg .f32 top; .reg .pred over; add.u32 at, ${2 * e}, ${3 * e}; mov.f32 top, {p[0]}; "
+    text += " ".join(f"max.f32 top, top, {x};" for x in p[1:]) + f" setp.gt.f32 over, top, {limit:.8e}; "
+    # registers 4t .. 4t+3: key row g with queries 8t + 2c, 2c + 1, then key row g + 8 with the same
+    for t in range(e // 4):
+        a = p[4 * t : 4 * t + 4]
+        text += f"cvt.rn.bf16x2.f32 r{2 * t}, {a[1]}, {a[0]}; cvt.rn.bf16x2.f32 r{2 * t + 1}, {a[3]}, {a[2]}; "
+    count = min(4, e // 2)
+    for k in range(0, e // 2, count):
+        if k:
+            text += "add.u32 at, at, 2048; "
+        text += f"stmatrix.sync.aligned.m8n8.x{count}.trans.shared.b16 [at], {{{', '.join(f'r{i}' for i in range(k, k + count))}}}; "
+    text += "fence.proxy.async.shared::cta; barrier.cta.red.or.pred over, 15, 128, over; selp.b32 tle_attn_flag, 1, 0, over; "
+    return text + " ".join(f"mov.u32 ${i}, 0;" for i in range(e)) + " }"
+
+
+@gluon.constexpr_function
+def _publish_operands(columns):
+    e = columns // 2
+    return ",".join(["=&r"] * e + ["f"] * e + ["r"] * (2 * e))
+
+
+@gluon.jit
+def publish_p(p_tile, p, limit: constexpr):
+    offset = gl.inline_asm_elementwise(_publish_offset(p.shape[1]), "=r", [], dtype=gl.int32, is_pure=True, pack=1)
+    assembly: constexpr = _publish(p.shape[1], limit)
+    gl.inline_asm_elementwise(assembly, _publish_operands(p.shape[1]), [p, _address(p_tile.mem), offset], dtype=gl.int32, is_pure=False, pack=p.shape[1] // 2)
+    return gl.inline_asm_elementwise(_hooked("flag", "mov.b32 $0, tle_attn_flag;"), "=r", [], dtype=gl.int32, is_pure=False, pack=1)
+
+
 # ==== kernel text: the same for every target
 TILE = constexpr(64)  # tokens of a key tile
 PAGE = constexpr(64)  # tokens of a cache page
 TILE_PAGES = constexpr(1)  # pages that make up a tile
 PAGE_TILES = constexpr(1)  # tiles in a page
+PAGE_BLOCK = constexpr(32)  # page ids that the producer warp holds in a register
 COPIES = constexpr(1)  # boxes (and full barriers) of a tile
 BOX_ROWS = constexpr(64)  # tokens of a TMA box
 BOX_COLS = constexpr(128)  # head elements of a TMA box
@@ -451,6 +535,8 @@ DTYPE = constexpr(BF16)  # element type of Q, K and V
 Q_VECTOR = constexpr(8)  # elements of a 16-byte load
 CAP_LOG2 = constexpr(72.13475204444816)  # soft cap in base-2 units
 TWO_OVER_CAP = constexpr(0.04)  # 2 log2(e) / CAP_LOG2 in base-2 units of the logit
+P_EXPONENT = constexpr(0.0)  # P, l and O carry 2**P_EXPONENT
+P_LIMIT = constexpr(1048576.0)  # P above this moves the reference maximum
 MIN_TILES = constexpr(8)  # key tiles of a task at least
 RECORD = constexpr(8)  # int32 words of a task record
 PLAN_BLOCK = constexpr(256)  # sequences that the planner looks at together
@@ -460,25 +546,33 @@ SLICE = constexpr(32)  # head elements that a polling CTA merges at a time
 SLICE_ROWS = constexpr(16)  # partials that a polling CTA reads at a time
 SLICE_UNROLL = constexpr(4)  # such reads in flight
 OUT_DTYPE = constexpr(BF16)  # element type of the output
-PRODUCER_REGISTERS = constexpr(24)  # registers per thread of the producer warp
+PRODUCER_REGISTERS = constexpr(32)  # registers per thread of the producer warp
 
 
 # ---- loader: loader/paged_tma
 @jit
-def tile_pages(page_row, tile, kv_len):
-    """Page ids of a key tile, -1 past the end of the sequence; page_row: pointer to the sequence's page ids."""
-    ids = ()
-    for j in static_range(TILE_PAGES):
-        page = tile * TILE_PAGES + j
-        page = tile // PAGE_TILES
-        ids = ids + (load(page_row + page, mask=page * PAGE < kv_len, other=-1),)
-    return ids
+def first_page(tile):
+    """Page of the sequence that a key tile starts in."""
+    return tile * TILE_PAGES // PAGE_TILES
 
 
 @jit
-def load_tile(desc, boxes, full, slot, ids, tile, head):
-    """Start the copies of one tile into ring slot `slot`; boxes: the ring seen as a ring of boxes."""
-    copy(desc, boxes.slot(slot), [1, 1, BOX_ROWS, BOX_COLS], [ids[0], head, (tile % PAGE_TILES) * TILE, 0], barrier=full[slot])
+def page_block(page_row, page, kv_len):
+    """The next PAGE_BLOCK page ids of a sequence from `page` on, one a lane, -1 past its end; page_row: pointer to the sequence's page ids."""
+    pages = page + vec_index(PAGE_BLOCK)
+    return load(page_row + pages, mask=pages * PAGE < kv_len, other=-1)
+
+
+@jit
+def page_at(ids, lane):
+    """One id of a block, in every lane."""
+    return reduce_max(where(vec_index(PAGE_BLOCK) == lane, ids, -1), 0)
+
+
+@jit
+def load_tile(desc, boxes, full, slot, ids, lane, tile, head):
+    """Start the copies of one tile into ring slot `slot`; boxes: the ring seen as a ring of boxes; ids, lane: where its first page id is."""
+    copy(desc, boxes.slot(slot), [1, 1, BOX_ROWS, BOX_COLS], [page_at(ids, lane), head, (tile % PAGE_TILES) * TILE, 0], barrier=full[slot])
 
 
 # ---- ring: ring/mbarrier
@@ -528,44 +622,50 @@ def qk_product(k_tile, q_smem):
 
 # ---- scale: scale/softmax
 @jit
-def scale_scores(scale_log2, s, key, query, head):
-    """Base-2 logits."""
-    return s * scale_log2
+def query_factor(scale_log2, s):
+    """What the dot products of each query column are multiplied by to become base-2 logits."""
+    return full_cols(s, scale_log2)
 
 
 # ---- score[0]: score/soft_cap
 @jit
-def soft_cap_scores(s, key, query, head):
+def soft_cap_scores(s):
     """s in base-2 units; 2**(2 log2(e) logit / cap) = exp2(s * 2 / cap)."""
     return CAP_LOG2 - fdiv(2.0 * CAP_LOG2, 1.0 + exp2(s * TWO_OVER_CAP))
 
 
 # ---- mask[0]: mask/causal
 @jit
-def causal_mask(s, key, query, head):
+def causal_mask(s, key, query):
     """Keys up to the query's own position."""
     return where(key <= query, s, float("-inf"))
 
 
 # ---- softmax: softmax/online
 @jit
-def online_softmax(s, m, l):
-    """One key tile: probabilities relative to the new maximum, the new state, and the factor for what was summed before."""
-    m_new = maximum(m, reduce_max(s, 0))
-    m_ref = where(m_new > float("-inf"), m_new, 0.0)
-    alpha = exp2(m - m_ref)
-    p = exp2(s - m_ref[None, :])
-    return p, m_new, l * alpha[None, :] + p, alpha
+def first_reference(s):
+    """Reference maximum from the first key tile; finite even where every key is masked, so that s - m is never NaN."""
+    return maximum(reduce_max(s, 0), -1.0e30)
+
+
+@jit
+def softmax_step(s, m, l, o, p_tile):
+    """One key tile: P in shared memory for the product; m, l and o follow the maximum where P left its range."""
+    p = exp2(s - (m - P_EXPONENT)[None, :])
+    if publish_p(p_tile, p, P_LIMIT) != 0:
+        m_new = maximum(m, reduce_max(s, 0))
+        alpha = exp2(m - m_new)
+        o = o * alpha[None, :]
+        l = l * alpha[None, :]
+        m = m_new
+        p = exp2(s - (m - P_EXPONENT)[None, :])
+        publish_p(p_tile, p, P_LIMIT)
+        # ends the exchange of the maximum here, or the compiler would put a barrier into every step behind this branch
+        role_sync()
+    return m, l + p, o
 
 
 # ---- v_operand: v_operand/direct
-@jit
-def store_p(p_smem, p):
-    """Probabilities as the B operand [N, keys]."""
-    smem_store(p_smem, trans(p.to(DTYPE)))
-    fence_async()
-
-
 @jit
 def clear_v(v_tile, valid):
     """Zero the tokens from `valid` on: unused slots of a last page may hold NaN, and 0 * NaN is NaN."""
@@ -575,9 +675,15 @@ def clear_v(v_tile, valid):
 
 
 @jit
-def pv_product(v_tile, p_smem, o):
+def take_v(v_tile):
+    """The tile as pv_product wants it: where it is."""
+    return v_tile
+
+
+@jit
+def pv_product(v_tile, p_tile, o):
     """Asynchronous o + V^T P^T."""
-    return wgmma(v_tile, p_smem, o, trans_a=True, trans_b=True)
+    return wgmma(v_tile, p_tile, o, trans_a=True, trans_b=True)
 
 
 @jit
@@ -589,7 +695,7 @@ def head_dim_of(row):
 # ---- schedule: schedule/task_map
 @jit
 def task(tasks):
-    """This CTA's record: (sequence, kv head) pair, first key tile, tiles, kv length, partial slot, its first slot, parts, all resident."""
+    """This CTA's record: (sequence, kv head) pair, first key tile, tiles, kv length, partial slot, its first slot, parts, flags."""
     record = tasks + program_id(0) * RECORD
     return (
         load(record),
@@ -630,15 +736,26 @@ def count_tasks(kv_lens, new_tokens, batch, chunk):
 
 
 @jit
-def choose_chunk(kv_lens, new_tokens, batch, slots):
-    """Smallest chunk, from MIN_TILES up, that gives at most `slots` tasks; the average share where sequences alone exceed the slots."""
+def measure(kv_lens, new_tokens, batch):
+    """Key tiles in total and of the longest sequence."""
     total = 0
     longest = 1
     for base in range(0, batch, PLAN_BLOCK):
         tiles, here = lengths(kv_lens, new_tokens, batch, base)
         total += reduce_sum(tiles, 0)
         longest = maximum(longest, reduce_max(tiles, 0))
-    low = maximum(cdiv(total, slots), MIN_TILES)
+    return total, longest
+
+
+@jit
+def choose_chunk(kv_lens, new_tokens, batch, slots, total, longest):
+    """Smallest chunk, from the minimum up, that gives at most `slots` tasks; the average share where sequences alone exceed the slots.
+
+    The minimum is MIN_TILES, and half of it where there are few tiles for each slot and the longest sequence is split anyway: then the serial steps
+    of a task, not the bytes, take the time.
+    """
+    least = MIN_TILES // 2 if (longest > MIN_TILES) & (total <= 2 * slots) else MIN_TILES
+    low = maximum(cdiv(total, slots), least)
     high = low
     if slots > batch:
         # sum ceil(t / c) <= total / c + batch, so this chunk always fits
@@ -653,7 +770,7 @@ def choose_chunk(kv_lens, new_tokens, batch, slots):
 
 
 @jit
-def write_record(kv_lens, new_tokens, kv_heads, slots, record, seq, head, part, parts, first_slot, per_head):
+def write_record(kv_lens, new_tokens, kv_heads, slots, l2_tiles, record, seq, head, part, parts, first_slot, per_head, total):
     """Part `part` of `parts` equal parts of a sequence."""
     kv_len = load(kv_lens + seq) + new_tokens
     first, last = tile_range(kv_len)
@@ -666,13 +783,14 @@ def write_record(kv_lens, new_tokens, kv_heads, slots, record, seq, head, part, 
     store(record + 4, first_slot + part if parts > 1 else -1)
     store(record + 5, first_slot)
     store(record + 6, parts)
-    store(record + 7, 1 if per_head * kv_heads <= slots else 0)
+    resident = 1 if per_head * kv_heads <= slots else 0
+    store(record + 7, resident + (2 if total > l2_tiles else 0))
 
 
 # ---- reduce: reduce/split_merge
 @jit
 def finish(
-    partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, o, m, l, pair, seq, head, slot, first_slot, splits, resident,
+    partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, o, m, l, pair, seq, head, slot, first_slot, splits, flags,
 ):
     """Write the rows of an unsplit sequence (slot -1), or join the merge of a split one (slot >= 0); slot -2 is an idle CTA."""
     row = cols(o)
@@ -689,7 +807,7 @@ def finish(
         store(ml + row, m, mask=row < ROWS)
         store(ml + COLUMNS + row, l, mask=row < ROWS)
         counter = counters + pair * 2
-        if (splits <= POLL_ABOVE) | (resident == 0):
+        if (splits <= POLL_ABOVE) | (flags % 2 == 0):
             merge_as_last(partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, seq, head, first_slot, splits)
         else:
             merge_by_slices(
@@ -808,27 +926,27 @@ def write_rows(out, out_token_stride, out_head_stride, value, row, d, keep, seq,
 
 # ---- chain score
 @jit
-def score(scale_log2, s, key, query, head):
-    """Chain of scale_scores, soft_cap_scores, in recipe order."""
-    s = scale_scores(scale_log2, s, key, query, head)
-    s = soft_cap_scores(s, key, query, head)
+def score(s):
+    """Chain of soft_cap_scores, in recipe order."""
+    s = soft_cap_scores(s)
     return s
 
 
 # ---- chain mask
 @jit
-def mask(s, key, query, head):
+def mask(s, key, query):
     """Chain of causal_mask, in recipe order."""
-    s = causal_mask(s, key, query, head)
+    s = causal_mask(s, key, query)
     return s
 
 
 # ---- schedule: schedule/task_map
 @jit
-def plan_tasks(tasks, kv_lens, new_tokens, batch, kv_heads, slots):
+def plan_tasks(tasks, kv_lens, new_tokens, batch, kv_heads, slots, l2_tiles):
     """Planner kernel: CTA j writes record j of the attention kernel's grid."""
     slots = maximum(slots // kv_heads, 1)
-    chunk = choose_chunk(kv_lens, new_tokens, batch, slots)
+    total, longest = measure(kv_lens, new_tokens, batch)
+    chunk = choose_chunk(kv_lens, new_tokens, batch, slots, total, longest)
     per_head = count_tasks(kv_lens, new_tokens, batch, chunk)
     j = program_id(0)
     head = j // per_head
@@ -854,7 +972,7 @@ def plan_tasks(tasks, kv_lens, new_tokens, batch, kv_heads, slots):
                 n = reduce_sum(where(mine, parts, 0), 0)
                 part = index - reduce_sum(where(mine, end - parts, 0), 0)
                 first_slot = reduce_sum(where(mine, split_end - split, 0), 0)
-                write_record(kv_lens, new_tokens, kv_heads, slots, record, seq, head, part, n, first_slot, per_head)
+                write_record(kv_lens, new_tokens, kv_heads, slots, l2_tiles, record, seq, head, part, n, first_slot, per_head, total)
             before += reduce_sum(parts, 0)
             split_before += reduce_sum(split, 0)
 
@@ -869,16 +987,36 @@ def tile_range(kv_len):
 
 @jit
 def load_pages(k_desc, v_desc, block_ids, block_ids_stride, tasks, kv_heads, k_boxes, v_boxes, k_full, v_full, k_empty, v_empty):
-    """Producer role: page ids first, then the wait for the slot, K before V."""
-    pair, first, count, kv_len, slot, first_slot, splits, resident = task(tasks)
+    """Producer role: page ids a block ahead, then the wait for the slot, K before V."""
+    pair, first, count, kv_len, slot, first_slot, splits, flags = task(tasks)
     head = pair % kv_heads
     page_row = block_ids + (pair // kv_heads) * block_ids_stride
+    evict_first(flags // 2)
+    start = first_page(first)
+    ids = page_block(page_row, start, kv_len)
+    later = page_block(page_row, start + PAGE_BLOCK, kv_len)
+    end = start + PAGE_BLOCK
     for i in range(count):
-        ids = tile_pages(page_row, first + i, kv_len)
+        page = first_page(first + i)
+        if page >= end:
+            ids = later
+            later = page_block(page_row, end + PAGE_BLOCK, kv_len)
+            end += PAGE_BLOCK
+        lane = page - end + PAGE_BLOCK
         acquire(k_empty, i)
-        load_tile(k_desc, k_boxes, k_full, slot_of(i), ids, first + i, head)
+        load_tile(k_desc, k_boxes, k_full, slot_of(i), ids, lane, first + i, head)
         acquire(v_empty, i)
-        load_tile(v_desc, v_boxes, v_full, slot_of(i), ids, first + i, head)
+        load_tile(v_desc, v_boxes, v_full, slot_of(i), ids, lane, first + i, head)
+
+
+@jit
+def logits(s, factor, token, query):
+    """Base-2 logits of a key tile, masked."""
+    s = s * factor[None, :]
+    key = (token + rows(s))[:, None]
+    s = score(s)
+    s = mask(s, key, query)
+    return s
 
 
 @jit
@@ -886,8 +1024,8 @@ def attend(
     q, q_token_stride, q_head_stride, scale_log2, tasks, kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride,
     q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty, v_empty,
 ):
-    """Consumer role: scores, softmax, product, tile by tile; then the merge."""
-    pair, first, count, kv_len, slot, first_slot, splits, resident = task(tasks)
+    """Consumer role: the product of tile i and the scores of tile i + 1 run together; then the merge."""
+    pair, first, count, kv_len, slot, first_slot, splits, flags = task(tasks)
     seq = pair // kv_heads
     head = pair % kv_heads
     load_queries(q, q_token_stride, q_head_stride, q_smem, seq, head)
@@ -895,31 +1033,40 @@ def attend(
     l = mma_zeros(TILE, COLUMNS, DTYPE)
     m = full_cols(o, float("-inf"))
     column = cols(l)
+    factor = query_factor(scale_log2, l)
     q_head = (head * GROUP + column % GROUP)[None, :]
     # padding columns repeat the last position, so that they read no key past the end
     query = minimum(kv_len - QUERY_TOKENS + column // GROUP, kv_len - 1)[None, :]
-    for i in range(count):
-        token = (first + i) * TILE
-        key = (token + rows(l))[:, None]
-        wait_tile(k_full, i)
-        s = qk_product(k_ring.slot(slot_of(i)), q_smem)
-        s = wgmma_wait(0, s)
-        release(k_empty, i)
-        s = score(scale_log2, s, key, query, q_head)
-        s = mask(s, key, query, q_head)
-        p, m, l, alpha = online_softmax(s, m, l)
-        store_p(p_smem, p)
-        o = o * like_cols(alpha, o)[None, :]
-        v_tile = v_ring.slot(slot_of(i))
-        wait_tile(v_full, i)
-        if token + TILE > kv_len:
-            clear_v(v_tile, kv_len - token)
-        o = pv_product(v_tile, p_smem, o)
-        o = wgmma_wait(0, o)
-        release(v_empty, i)
+    if count > 0:
+        wait_tile(k_full, 0)
+        s = wgmma_wait(0, qk_product(k_ring.slot(0), q_smem))
+        release(k_empty, 0)
+        s = logits(s, factor, first * TILE, query)
+        m = first_reference(s)
+        for i in range(count - 1):
+            p_tile = p_smem.slot(i % 2)
+            wait_tile(v_full, i)
+            v = take_v(v_ring.slot(slot_of(i)))
+            m, l, o = softmax_step(s, m, l, o, p_tile)
+            o = pv_product(v, p_tile, o)
+            wait_tile(k_full, i + 1)
+            s = qk_product(k_ring.slot(slot_of(i + 1)), q_smem)
+            o, s = wgmma_wait(0, (o, s))
+            release(v_empty, i)
+            release(k_empty, i + 1)
+            s = logits(s, factor, (first + i + 1) * TILE, query)
+        last = count - 1
+        p_tile = p_smem.slot(last % 2)
+        v_tile = v_ring.slot(slot_of(last))
+        wait_tile(v_full, last)
+        if (first + count) * TILE > kv_len:
+            clear_v(v_tile, kv_len - (first + last) * TILE)
+        v = take_v(v_tile)
+        m, l, o = softmax_step(s, m, l, o, p_tile)
+        o = wgmma_wait(0, pv_product(v, p_tile, o))
+        release(v_empty, last)
     finish(
-        partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, o, m, l, pair, seq, head, slot, first_slot, splits,
-        resident,
+        partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, o, m, l, pair, seq, head, slot, first_slot, splits, flags,
     )
 
 
@@ -932,7 +1079,7 @@ def decode(
     k_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
     v_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
     q_smem = alloc([COLUMNS, HEAD_DIM], DTYPE)
-    p_smem = alloc([COLUMNS, TILE], DTYPE)
+    p_smem = alloc([2, COLUMNS, TILE], DTYPE)
     k_boxes = k_ring
     v_boxes = v_ring
     k_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES)

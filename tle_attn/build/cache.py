@@ -131,10 +131,10 @@ class Entry:
 
     path: Path
 
-    @property
-    def log_folder(self) -> Path:
+    @staticmethod
+    def log_file(name: str) -> Path:
         """Where the compiler's output of a failed compile goes."""
-        return folder() / "logs"
+        return folder() / "logs" / f"{name}.log"
 
     def module_file(self, text: str) -> Path:
         """A file with this text, named by its digest: Triton's cache key holds the name, but not what a name in the text is an alias of."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import faulthandler
 import io
 import os
 import re
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -57,21 +57,31 @@ class Printed:
 
 
 @contextmanager
-def captured_output() -> Iterator[Printed]:
-    """Collect what is printed, by Python or by native code, until the block ends; one thread at a time."""
+def captured_output(path: Path) -> Iterator[Printed]:
+    """Collect what is printed, by Python or by native code, until the block ends; one thread at a time.
+
+    A compiler that aborts the process leaves what it printed in the file at `path`, and Python tells where it was.
+    """
     printed = Printed()
-    with _redirect_lock, tempfile.TemporaryFile() as file:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _redirect_lock, open(path, "w+b") as file:
         sys.stderr.flush()
         saved = os.dup(2)
+        tell = not faulthandler.is_enabled()
+        if tell:
+            faulthandler.enable(saved)
         os.dup2(file.fileno(), 2)
         try:
             with redirect_stdout(io.StringIO()) as out:
                 yield printed
         finally:
             os.dup2(saved, 2)
+            if tell:
+                faulthandler.disable()
             os.close(saved)
             file.seek(0)
             printed.out, printed.err = out.getvalue(), file.read().decode(errors="replace")
+            path.unlink()
 
 
 def _module_line(error: Any, source: str) -> int | None:
@@ -82,8 +92,8 @@ def _module_line(error: Any, source: str) -> int | None:
     return source.count("\n", 0, start) + error.node.lineno
 
 
-def explain(error: BaseException, entry: str, path: Path, printed: str, log_folder: Path) -> CompileError:
-    """The clear error for `error`, raised while `entry` of the module at `path` was compiled."""
+def explain(error: BaseException, entry: str, path: Path, printed: str, log: Path) -> CompileError:
+    """The clear error for `error`, raised while `entry` of the module at `path` was compiled; what was printed goes to the file `log`."""
     source = path.read_text()
     lines: list[int] = []
     cause: BaseException = error
@@ -105,10 +115,7 @@ def explain(error: BaseException, entry: str, path: Path, printed: str, log_fold
     refusal = re.search(r"ptxas\S* .*?line \d+;\s*(?:error|fatal)\s*:\s*(.*)", f"{reason}\n{printed}")
     if refusal:
         reason = f"ptxas: {refusal[1]}"
-    log = None
     if printed.strip():
-        log_folder.mkdir(parents=True, exist_ok=True)
-        log = log_folder / f"{path.stem}_{entry}.log"
         log.write_text(printed)
     where = tuple(f"line {n}" for n in reversed(lines[:-1]))
-    return CompileError(entry, path, lines[-1] if lines else None, reason.strip().splitlines()[0], where, log)
+    return CompileError(entry, path, lines[-1] if lines else None, reason.strip().splitlines()[0], where, log if printed.strip() else None)

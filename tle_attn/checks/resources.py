@@ -67,10 +67,16 @@ def check_resources(kernel: Kernel) -> None:
     warps = resources.threads // 32 * resources.ctas_per_sm
     if warps > MAX_WARPS_PER_SM:
         raise ResourceError(f"{warps} warps on a multiprocessor", key="mainloop.ctas_per_sm", value=resources.ctas_per_sm, allowed=f"{MAX_WARPS_PER_SM} warps")
-    for role, _, registers in register_table(resources):
+    for role in resources.roles[1:]:
+        if role.registers % 8 or not 24 <= role.registers <= 240:
+            raise ResourceError(
+                f"{role.registers} registers per thread for role {role.name}", key="mainloop", value=role.registers, allowed="a multiple of 8 from 24 to 240",
+                reason="setmaxnreg takes no others",
+            )  # fmt: skip
+    for name, _, registers in register_table(resources):
         if registers < 24:
             raise ResourceError(
-                f"{registers} registers per thread are left for role {role}", key="mainloop.ctas_per_sm", value=resources.ctas_per_sm, allowed="24 or more",
+                f"{registers} registers per thread are left for role {name}", key="mainloop.ctas_per_sm", value=resources.ctas_per_sm, allowed="24 or more",
                 reason=", ".join(f"{r} {w} warps x {n}" for r, w, n in register_table(resources)) + f"; {REGISTERS_PER_SM:,} registers a multiprocessor",
             )
     for barrier in resources.barriers:

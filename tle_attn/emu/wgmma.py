@@ -15,6 +15,8 @@ from tle_attn.emu.tiles import Tile, UniformTile
 
 MAX_COLUMNS = 256
 K_BYTES = 32  # one instruction consumes 32 bytes of K
+#: OpenBLAS starts threads for larger products; handing out so little work costs milliseconds where other processes hold the cores
+SERIAL_PRODUCT = 1 << 18
 
 
 class Group:
@@ -94,7 +96,7 @@ def wgmma(a: "Tile | Buffer", b: Buffer, acc: "Tile | PendingTile | None" = None
         if not machine.arithmetic:
             pending.result = UniformTile(0.0, F32, shape)
             return
-        product = read_a() @ read_b()
+        product = _multiply(read_a(), read_b())
         if acc is not None:
             product += (acc.result if isinstance(acc, PendingTile) else acc).values
         pending.result = Tile(product, F32)
@@ -103,6 +105,18 @@ def wgmma(a: "Tile | Buffer", b: Buffer, acc: "Tile | PendingTile | None" = None
     machine.counts["wgmmas"] += 1
     machine.step()
     return pending
+
+
+def _multiply(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """a @ b in pieces that BLAS computes without starting threads."""
+    (m, k), n = a.shape, b.shape[1]
+    width = max(8, SERIAL_PRODUCT // (m * k))
+    if n <= width:
+        return a @ b
+    product = np.empty((m, n), np.float32)
+    for first in range(0, n, width):
+        np.matmul(a, b[:, first : first + width], out=product[:, first : first + width])
+    return product
 
 
 def wgmma_wait(pendings: int, acc: "PendingTile | tuple") -> "Tile | PendingTile | tuple":

@@ -10,7 +10,7 @@ import statistics
 from typing import TYPE_CHECKING, Any
 
 from ..errors import TargetUnavailable
-from ..verify import oracle_options
+from ..verify import oracle_options, quant_type, scales_of
 from .floor import Workload, work_of
 from .table import Table
 
@@ -60,14 +60,16 @@ def time_kernel(kernel: Kernel, workload: Workload) -> float:
     problem = kernel.problem
     heads = (workload.kv_heads * problem.group, workload.kv_heads)
     case = make_decode_problem(
-        workload.kv_lens, query_tokens=problem.query_tokens, heads=heads, head_dim=problem.head_dim, page=problem.page, dtype=problem.dtype.value, device="cuda"
+        workload.kv_lens, query_tokens=problem.query_tokens, heads=heads, head_dim=problem.head_dim, page=problem.page, dtype=problem.dtype.value, quant=quant_type(kernel), device="cuda"
     )
     made = plan(kernel, batch=len(workload.kv_lens), query_heads=heads[0], kv_heads=heads[1])
     planned = kernel.mainloop.schedule.PLANNED
     if planned:
         made.schedule(case.kv_lens)
-    out, _ = made.run(case.q, case.k_cache, case.v_cache, case.block_ids, case.kv_lens, scheduled=planned)
-    return median_us(lambda: made.run(case.q, case.k_cache, case.v_cache, case.block_ids, case.kv_lens, out=out, scheduled=planned))
+    tensors = (case.q, case.k_cache, case.v_cache, case.block_ids, case.kv_lens)
+    options = {"scheduled": planned, **scales_of(case)}
+    out, _ = made.run(*tensors, **options)
+    return median_us(lambda: made.run(*tensors, out=out, **options))
 
 
 def bench_table(kernels: list[tuple[str, Kernel]], workloads: list[str]) -> Table:

@@ -191,7 +191,7 @@ def write_report(rows: list[Row], out: Path, workload: Workload) -> Path:
     from ..recipe import load
 
     facts = [(row.label, entry, f) for row in rows for entry, f in row.facts.items()]
-    modules = [(row.label, "\n".join(f"[{m.relative_to(out)}]({m.relative_to(out)})" for m in row.modules), f"{row.seconds:.1f}") for row in rows]
+    modules = [(row.label, ", ".join(f"[{t}]({m.relative_to(out)})" for t, m in zip(WRITTEN, row.modules)), f"{row.seconds:.1f}") for row in rows]
     allowed = {tolerance(load(row.recipe).kernel(row.point)) for row in rows if not row.failure}
     made_with = ", ".join(f"{what} {version}" for what, version in versions().items())
     parts = [

@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from ..spec import Kernel
 
 
+#: a scale of one key (fp32)
+SCALE_BYTES = 4
+
+
 @frozen
 class Machine:
     """Rates of a GPU, measured; what a datasheet promises is higher.
@@ -69,7 +73,7 @@ class Work:
     """What a kernel must move and compute for a workload.
 
     Attributes:
-        nbytes: K and V that some query sees, Q and the output, each once.
+        nbytes: K and V that some query sees (with the scales of keys that have their own), Q and the output, each once.
         flops: operations of both products, for visible (query, key) pairs alone.
         machine: whose rates `seconds` uses.
         dtype: element type of the products.
@@ -109,6 +113,7 @@ def work_of(kernel: Kernel, workload: Workload, oracle_options: dict[str, Any], 
             pairs += max(0, last - start + 1)
     element, out = problem.dtype.nbytes, kernel.mainloop.epilogue.dtype.nbytes
     query_rows = len(workload.kv_lens) * n * problem.group * workload.kv_heads
-    nbytes = 2 * loaded * workload.kv_heads * problem.head_dim * element + query_rows * problem.head_dim * (element + out)
+    per_key = 2 * problem.head_dim * element + (SCALE_BYTES if kernel.mainloop.scale.KEY_SCALES else 0)
+    nbytes = loaded * workload.kv_heads * per_key + query_rows * problem.head_dim * (element + out)
     flops = 4 * pairs * problem.group * workload.kv_heads * problem.head_dim
     return Work(nbytes, flops, machine, problem.dtype.value)

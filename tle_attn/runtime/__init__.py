@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
+from . import inputs
 from .decode import DecodePlan, plan_decode
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ def plan(
             raise InputError(f"{', '.join(problem)}: a Kernel's problem is fixed; give a recipe to choose it")
         kernel = what
     else:
-        if kv_heads < 1 or query_heads % kv_heads:
+        inputs.check_counts(batch, query_heads, kv_heads)
+        if query_heads % kv_heads:
             raise InputError(f"query_heads: {query_heads} is no multiple of kv_heads {kv_heads}")
         kernel = what.kernel(group=query_heads // kv_heads, **problem)
     device = device if device is not None else ("cpu" if target in ("cpu", "tle-emulated") else "cuda")

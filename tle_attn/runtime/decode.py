@@ -165,14 +165,14 @@ class DecodePlan:
         scales = inputs.check_scales(
             self.kernel, self.batch, self.query_heads, self.kv_heads, k_cache.shape[0], self.device, {"q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale}
         )
-        self._check_extra(extra)
-        if not self.batch:
-            return out, lse
         values: dict[str, Any] = {
             "q": q, "q_token_stride": q.stride(0), "q_head_stride": q.stride(1), "block_ids": block_ids, "block_ids_stride": block_ids.stride(0),
             "kv_lens": kv_lens, "new_tokens": self._new_tokens(new_kv_included), "out": out, "out_token_stride": out.stride(0), "out_head_stride": out.stride(1),
-            "lse": lse, "scale_log2": scale * math.log2(math.e), "k_desc": k_cache, "v_desc": v_cache, **scales, **extra,
+            "lse": lse, "scale_log2": scale * math.log2(math.e), "k_desc": k_cache, "v_desc": v_cache, **scales,
         }  # fmt: skip
+        values = self._with_extra(values, extra)
+        if not self.batch:
+            return out, lse
         if self.kernel.mainloop.schedule.PLANNED:
             if not scheduled:
                 self.schedule(kv_lens, new_kv_included=new_kv_included)
@@ -185,19 +185,30 @@ class DecodePlan:
     def _new_tokens(self, new_kv_included: bool) -> int:
         return 0 if new_kv_included else self.kernel.problem.query_tokens
 
-    def _check_extra(self, extra: dict[str, Any]) -> None:
-        names = {a.name for e in self.entries.values() for a in e.arguments}
+    @property
+    def _own(self) -> dict[str, Any]:
+        """Arguments that the plan itself sets."""
+        return {**self.workspace, "batch": self.batch, "kv_heads": self.kv_heads, "slots": self.slots, "l2_tiles": self.l2_tiles}
+
+    def _with_extra(self, values: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of a run; all that the kernels need is there before the first of them is launched."""
+        known = {**values, **self._own}
+        arguments = {a.name: a for e in self.entries.values() for a in e.arguments}
         for name in extra:
-            if name not in names:
+            if name not in arguments:
                 raise InputError(f"{name}: {self.kernel.name} has no such argument")
+            if name in known:
+                raise InputError(f"{name}: not to be given; the plan and the other tensors say what it is")
+        for name, a in arguments.items():
+            if name not in known and name not in extra:
+                raise InputError(f"{name}: this kernel needs it ({a.doc}); pass {name}= to run")
+        return {**values, **extra}
 
     def _launch(self, entry: str, grid: tuple[int, ...], values: dict[str, Any]) -> None:
-        values = {**self.workspace, "batch": self.batch, "kv_heads": self.kv_heads, "slots": self.slots, "l2_tiles": self.l2_tiles, **values}
+        values = {**values, **self._own}
         arguments = self.entries[entry].arguments
         ordered = []
         for a in arguments:
-            if a.name not in values:
-                raise InputError(f"{a.name}: this kernel needs it ({a.doc}); pass {a.name}= to run")
             value = values[a.name]
             if isinstance(a.type, BoxDescriptor):
                 # (page, head, token, dim): NHD and HND differ in strides alone
@@ -213,9 +224,7 @@ def plan_decode(
     """See `tle_attn.plan`."""
     import torch
 
-    for name, value, low in (("batch", batch, 0), ("query_heads", query_heads, 1), ("kv_heads", kv_heads, 1)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < low:
-            raise InputError(f"{name}: {value!r} where an integer from {low} up is wanted")
+    inputs.check_counts(batch, query_heads, kv_heads)
     if query_heads != kv_heads * kernel.problem.group:
         raise InputError(f"query_heads: {query_heads} for {kv_heads} kv heads, but {kernel.name} is for {kernel.problem.group} query heads per kv head")
     device = torch.device(device)

@@ -33,6 +33,13 @@ def want(tensor: Any, name: str, dtype: DType, shape: tuple[int | None, ...], de
     return tensor
 
 
+def check_counts(batch: Any, query_heads: Any, kv_heads: Any) -> None:
+    """What a plan counts: sequences, from 0 up, and heads, from 1 up."""
+    for name, value, low in (("batch", batch, 0), ("query_heads", query_heads, 1), ("kv_heads", kv_heads, 1)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < low:
+            raise InputError(f"{name}: {value!r} where an integer from {low} up is wanted")
+
+
 def want_multiple(name: str, what: str, value: int, unit: int, reason: str) -> None:
     if value % unit:
         raise InputError(f"{name}: {what} {value} is not a multiple of {unit} ({reason})")
