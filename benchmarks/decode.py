@@ -26,13 +26,9 @@ from benchmarks.variants import Variant, parse_option, parse_variant
 from benchmarks.watchdog import watch
 from tle_attn.build import has_hopper, versions
 from tle_attn.runtime import Plan
-from tle_attn.spec import DType, Kernel
+from tle_attn.spec import Kernel
 from tle_attn.testing import WORKLOADS, DecodeProblem, relative_rms
-
-#: Relative RMS error allowed: rounding P and the output to bf16 gives 2e-3, P in e4m3 2.5e-2 where thousands of equal weights average little.
-ALLOWED_ERROR = {DType.BF16: 5e-3, DType.FP8: 3.5e-2}
-#: quant type of hpc-ops by scale block
-QUANT = {"softmax": None, "per_token_head": 0, "per_tensor": 1}
+from tle_attn.verify import quant_type, tolerance
 
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -78,7 +74,7 @@ class Bench:
             for layout in self.options.layouts:
                 floors: dict[int | None, floor.Floor] = {}
                 for mtp, quant in itertools.product(self.options.mtp, self.quants):
-                    variants = [v for v in self.options.variants if (v.name, mtp) in self.kernels and quant_of(self.kernels[v.name, mtp]) == quant]
+                    variants = [v for v in self.options.variants if (v.name, mtp) in self.kernels and quant_type(self.kernels[v.name, mtp]) == quant]
                     if not variants:
                         continue
                     label = f"{case} {layout} mtp {mtp}" + ("" if quant is None else f" quant {quant}")
@@ -101,13 +97,15 @@ class Bench:
 
     @property
     def quants(self) -> list[int | None]:
-        return list(dict.fromkeys(quant_of(k) for k in self.kernels.values()))
+        """Quant types of the kernels, in their order; each has problems and a floor of its own."""
+        return list(dict.fromkeys(quant_type(k) for k in self.kernels.values()))
 
     def row(self, variant: Variant, case: str, mtp: int, layout: str) -> dict[str, Any]:
         times = dict.fromkeys(("us", "us_cold", "floor_us", "floor_us_cold", "us_plan", "us_with_plan", "rel_rms"))
         heads = {"hq": workloads.HEADS[0], "hkv": workloads.HEADS[1]}
         kernel = self.kernels[variant.name, mtp]
-        return {"kernel": variant.name, "case": case, "dtype": kernel.problem.dtype.value, "quant": quant_of(kernel), "mtp": mtp, "layout": layout, **heads, **times}
+        types = {"dtype": kernel.problem.dtype.value, "quant": quant_type(kernel)}
+        return {"kernel": variant.name, "case": case, **types, "mtp": mtp, "layout": layout, **heads, **times}
 
     def plan(self, variant: Variant, problem: DecodeProblem) -> Plan:
         """Cases with the same geometry share a plan."""
@@ -134,7 +132,7 @@ class Bench:
     def time_checked(self, row: dict[str, Any], plan: Plan, problem: DecodeProblem, reference: torch.Tensor) -> None:
         tensors = (problem.q, problem.k_cache, problem.v_cache, problem.block_ids, problem.kv_lens)
         scales = {} if not problem.is_fp8 else {"q_scale": problem.q_scale, "k_scale": problem.k_scale, "v_scale": problem.v_scale}
-        allowed = ALLOWED_ERROR[plan.kernel.problem.dtype]
+        allowed, _ = tolerance(plan.kernel)
         out = problem.new_output()
         planned = plan.kernel.mainloop.schedule.PLANNED
 
@@ -186,10 +184,6 @@ def compiled_variants(options: argparse.Namespace) -> tuple[dict[tuple[str, int]
     return kernels, {key: facts[key] for key in kernels}
 
 
-def quant_of(kernel: Kernel) -> int | None:
-    return QUANT[kernel.mainloop.scale.NAME]
-
-
 def line(row: dict[str, Any], baseline: dict[compare.Key, compare.Times]) -> str:
     """One row for the console: warm/cold times, ratios to the baseline (above 1: faster) and to the floor."""
     head = f"{row['kernel']:24s} {row['case']:15s} {row['layout']} mtp {row['mtp']}"
@@ -207,7 +201,8 @@ def table(rows: list[dict[str, Any]], cases: list[str]) -> list[str]:
     lines = ["us warm/cold of " + ", ".join(cases)]
     cells: dict[tuple[str, int, str], dict[str, str]] = {}
     for row in rows:
-        for name, keys in (("read floor", ("floor_us", "floor_us_cold")), (row["kernel"], ("us", "us_cold"))):
+        pages = row["dtype"] if row["quant"] is None else f"{row['dtype']} quant {row['quant']}"
+        for name, keys in ((f"read floor {pages}", ("floor_us", "floor_us_cold")), (row["kernel"], ("us", "us_cold"))):
             if row[keys[0]] is not None:
                 cells.setdefault((name, row["mtp"], row["layout"]), {})[row["case"]] = f"{row[keys[0]]:.1f}/{row[keys[1]]:.1f}"
     for (name, mtp, layout), found in cells.items():

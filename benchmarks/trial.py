@@ -16,13 +16,15 @@ from typing import Any
 import torch
 
 from benchmarks import compare, floor, workloads
-from benchmarks.decode import ALLOWED_ERROR, line, table
+from benchmarks.decode import line, table
 from benchmarks.records import Record, command_line
 from benchmarks.timing import Timer, capture
 from benchmarks.watchdog import watch
 from tle_attn.build import versions
 from tle_attn.testing import WORKLOADS, DecodeProblem, relative_rms
 
+#: Relative RMS error: rounding P and the output to bf16 gives 2e-3.
+ALLOWED_ERROR = 4e-3
 #: Tasks of the plan (2 per SM of an H200) and pages of a task at least, as the recipe's task map.
 SLOTS, MIN_PAGES = 264, 8
 OPTIONS: dict[str, Any] = {"ST": 3, "N": 8, "FP8": False, "MERGE": 5, "UN": 8, "PDL": False, "num_warps": 4, "maxnreg": 128}

@@ -33,8 +33,8 @@ def decode_problem(
 ) -> DecodeProblem:
     """Problem of unit variance: pages in random order, this step's tokens counted in kv_lens, NaN in every slot without a token.
 
-    `quant`: None for bf16; 1 for fp8 with K and V scales per tensor; 0 for fp8 with K scales per token and head in extra rows of the K cache, V per head.
-
+    `quant`: None for bf16; 1 for fp8 with K and V scales per tensor; 0 for fp8 with K scales per token and head in extra rows of the K cache, V
+    per head; Q scales per token and head in both.
     `layout`: "NHD" [page, token, head, dim] or "HND" [page, head, token, dim] in memory; the caches are NHD views of it.
     """
     if layout not in ("NHD", "HND"):
@@ -53,7 +53,7 @@ def decode_problem(
         live[mine.long()] = (torch.arange(count * page, device=device) < length).view(count, page)
         first += count
 
-    def laid_out(values: torch.Tensor, extra: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def laid_out(values: torch.Tensor, extra: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
         """NHD views of [pages, page, heads, dim] values and of `extra` rows after them, in one allocation of the asked-for layout."""
         both = values if extra is None else torch.cat([values, extra], 1)
         if layout == "HND":
@@ -67,7 +67,7 @@ def decode_problem(
         if quant is None:
             cache[~live] = math.nan
         else:
-            cache.view(torch.uint8)[~live] = 0x7F
+            cache.view(torch.uint8)[~live] = 0x7F  # NaN in e4m3
         return cache
 
     def quantised(x: torch.Tensor, dims: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -85,7 +85,7 @@ def decode_problem(
         if quant == 0:
             extra = k_scale.view(pages, page // 32, 32, heads[1]).permute(0, 1, 3, 2).contiguous().view(torch.float8_e4m3fn)
     k_cache, k_rows = laid_out(dead(k), extra)
-    v_cache, _ = laid_out(dead(v))
+    v_cache, _ = laid_out(dead(v), None)
     if quant == 0:
         scales["k_scale"] = k_rows
     kv_lens = torch.tensor(lengths, dtype=torch.int32, device=device)

@@ -1,7 +1,7 @@
-"""Decode mainloop: keys as M, queries as N; one producer warp, one consumer warpgroup, one task per CTA.
+"""Decode mainloop: keys as M, queries as N; a producer warp for K, one for V, one consumer warpgroup, one task per CTA.
 
-All query rows of a (sequence, key/value head) pair share the key tiles, so each tile is read once.  The producer runs ahead by the depth of
-the ring; the consumer frees a K slot as soon as the scores are done and the V slot after the product.
+All query rows of a (sequence, key/value head) pair share the key tiles, so each tile is read once.  The producers run ahead by the depth of
+their rings; the consumer frees a K slot as soon as the scores are done and the V slot after the product.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class DecodeMainloop(Mainloop):
     Attributes:
         ctas_per_sm: CTAs that share a multiprocessor; the register file is divided by it.  Two let one CTA's start and merge hide behind
             the other's loads (1 to 3 us on an H200, docs/performance.md).
-        producer_registers: registers per thread of the producer warp; it issues copies and needs few.
+        producer_registers: registers per thread of a producer warp; it issues copies and needs few.
     """
 
     KIND = "mainloop"
@@ -88,7 +88,7 @@ class DecodeMainloop(Mainloop):
             )
 
     def constants(self, problem: Problem) -> dict[str, Constant]:
-        return {"PRODUCER_REGISTERS": Constant(self.producer_registers, "registers per thread of the producer warp")}
+        return {"PRODUCER_REGISTERS": Constant(self.producer_registers, "registers per thread of a producer warp")}
 
     def launch_note(self, problem: Problem, entry: str) -> str:
         if entry == "decode":
@@ -115,7 +115,7 @@ class DecodeMainloop(Mainloop):
             Function("query_factor", (s,), (Port("factor", DType.F32, ("query",), (n,)),)),
             Function("clear_v", (v,)),
             Function("take_v", (v,)),
-            Function("pv_product", (v, p_smem, o), (o,)),
+            Function("pv_product"),
             Function("task"),
             Function("finish"),
         )
@@ -133,17 +133,17 @@ class DecodeMainloop(Mainloop):
         barriers = [
             MBarriers("k_full", boxes, 1, expect, False, ("k copies",), ("attend",)),
             MBarriers("v_full", boxes, 1, expect, False, ("v copies",), ("attend",)),
-            MBarriers("k_empty", stages, self.ring.readers, 0, True, ("attend",), ("load_pages",)),
-            MBarriers("v_empty", stages, self.ring.readers, 0, True, ("attend",), ("load_pages",)),
+            MBarriers("k_empty", stages, self.ring.readers, 0, True, ("attend",), ("load_keys",)),
+            MBarriers("v_empty", stages, self.ring.readers, 0, True, ("attend",), ("load_values",)),
         ]
         if self.scale.KEY_SCALES:
             buffers.append(SharedBuffer("k_scales", (stages, TILE), DType.F32, "scales of key tiles"))
-            barriers.append(MBarriers("scales_full", stages, 1, 0, False, ("load_pages",), ("attend",)))
+            barriers.append(MBarriers("scales_full", stages, 1, 0, False, ("load_keys",), ("attend",)))
         return Resources(
             buffers=tuple(buffers),
             barriers=tuple(barriers),
             named=(NamedBarriers("publish", 15, 1, 128),),
-            roles=(Role("attend", "attend", 4, 0), Role("load_pages", "load_pages", 1, self.producer_registers)),
+            roles=(Role("attend", "attend", 4, 0), Role("load_keys", "load_keys", 1, self.producer_registers), Role("load_values", "load_values", 1, self.producer_registers)),
             scratch_bytes=4 * n * 4,
             ctas_per_sm=self.ctas_per_sm,
         )
@@ -158,8 +158,8 @@ def tile_range(args, kv_len):
 
 
 @jit
-def load_pages(args, k_boxes, v_boxes, k_scales, k_full, v_full, scales_full, k_empty, v_empty):
-    """Producer role: page ids a block ahead, then the wait for the slot, K before V."""
+def load_keys(args, boxes, k_scales, full, scales_full, empty):
+    """Producer role: K tiles, and their scales where every key has one."""
     pair, first, count, kv_len, slot, first_slot, splits, flags = task(args)
     head = pair % args.kv_heads
     page_row = args.block_ids + (pair // args.kv_heads) * args.block_ids_stride
@@ -180,10 +180,8 @@ def load_pages(args, k_boxes, v_boxes, k_scales, k_full, v_full, scales_full, k_
         lane = page - end + PAGE_BLOCK
         if KEY_SCALES:
             fetched = fetch_key_scales(args, ids, lane, first + i, head)
-        acquire(k_empty, i)
-        load_tile(args.k_desc, k_boxes, k_full, slot_of(i), ids, lane, first + i, head)
-        acquire(v_empty, i)
-        load_tile(args.v_desc, v_boxes, v_full, slot_of(i), ids, lane, first + i, head)
+        acquire(empty, i)
+        load_tile(args.k_desc, boxes, full, slot_of(i), ids, lane, first + i, head)
         if KEY_SCALES:
             # one tile late, when the load has come back
             if i > 0:
@@ -192,6 +190,28 @@ def load_pages(args, k_boxes, v_boxes, k_scales, k_full, v_full, scales_full, k_
     if KEY_SCALES:
         if count > 0:
             publish_key_scales(k_scales, scales_full, count - 1, scales)
+
+
+@jit
+def load_values(args, boxes, full, empty):
+    """Producer role: V tiles."""
+    pair, first, count, kv_len, slot, first_slot, splits, flags = task(args)
+    head = pair % args.kv_heads
+    page_row = args.block_ids + (pair // args.kv_heads) * args.block_ids_stride
+    if EVICT_FIRST:
+        evict_first(flags // 2)
+    start = first_page(first)
+    ids = page_block(page_row, start, kv_len)
+    later = page_block(page_row, start + PAGE_BLOCK, kv_len)
+    end = start + PAGE_BLOCK
+    for i in range(count):
+        page = first_page(first + i)
+        if page >= end:
+            ids = later
+            later = page_block(page_row, end + PAGE_BLOCK, kv_len)
+            end += PAGE_BLOCK
+        acquire(empty, i)
+        load_tile(args.v_desc, boxes, full, slot_of(i), ids, page - end + PAGE_BLOCK, first + i, head)
 
 
 @jit
@@ -287,8 +307,9 @@ def decode(args):
     warp_specialize(
         [
             (attend, (args, q_smem, p_smem, k_ring, v_ring, k_scales, k_full, v_full, scales_full, k_empty, v_empty)),
-            (load_pages, (args, k_boxes, v_boxes, k_scales, k_full, v_full, scales_full, k_empty, v_empty)),
+            (load_keys, (args, k_boxes, k_scales, k_full, scales_full, k_empty)),
+            (load_values, (args, v_boxes, v_full, v_empty)),
         ],
-        [1],
-        [PRODUCER_REGISTERS],
+        [1, 1],
+        [PRODUCER_REGISTERS, PRODUCER_REGISTERS],
     )

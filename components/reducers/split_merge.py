@@ -10,6 +10,7 @@ from __future__ import annotations
 from attrs import field, frozen
 
 from tle_attn.dialect import (
+    arrive_release,
     as_int64,
     atomic_add,
     cols,
@@ -18,17 +19,18 @@ from tle_attn.dialect import (
     jit,
     like_cols,
     load,
-    load_acquire,
     maximum,
     minimum,
     reduce_max,
     reduce_sum,
-    role_sync,
+    reset_after,
     rows,
     static_range,
     store,
+    take_ticket,
     tile_index,
     tile_zeros,
+    wait_at_least,
     where,
 )
 from tle_attn.spec import Argument, Block, Constant, Function, Problem
@@ -136,19 +138,14 @@ def merge_all(args, seq, head, first_slot, splits):
 @jit
 def merge_by_slices(args, counter, seq, head, part, first_slot, splits):
     """The first CTAs of the sequence wait for all partials and merge a slice each; the last to leave resets the counters."""
-    atomic_add(counter, 1, sem="release")
+    arrive_release(counter)
     mergers = minimum(splits, ROWS * (HEAD_DIM // SLICE))
     if part < mergers:
-        arrived = load_acquire(counter)
-        while arrived < splits:
-            arrived = load_acquire(counter)
-        ticket = atomic_add(counter + 1, 1)
-        role_sync()
+        wait_at_least(counter, splits)
+        ticket = take_ticket(counter + 1)
         for block in range(part, ROWS * (HEAD_DIM // SLICE), mergers):
             merge_slice(args, seq, head, first_slot, splits, block // (HEAD_DIM // SLICE), block % (HEAD_DIM // SLICE))
-        if ticket == mergers - 1:
-            store(counter, 0)
-            store(counter + 1, 0)
+        reset_after(counter, ticket, mergers - 1)
 
 
 @jit

@@ -14,7 +14,7 @@ from tle_attn.dialect import exp2, jit, maximum, reduce_max, role_sync
 from tle_attn.errors import NumericError
 from tle_attn.spec import Block, Constant, Function, Port, Problem
 from tle_attn.spec.problem import one_of
-from tle_attn.spec.types import DType
+from tle_attn.spec.types import DType, Place
 
 TILE = 64
 #: largest finite value of the element type that P is stored in; bf16 keeps P as precise at any scale, its limit bounds the fp32 sums
@@ -68,16 +68,23 @@ class OnlineSoftmax(Block):
         }
 
     def provides(self, problem: Problem) -> tuple[Function, ...]:
-        s = Port("s", DType.F32, ("key", "query"), (TILE, problem.columns), layout="mma")
-        m = Port("m", DType.F32, ("query",), (problem.columns,))
-        return (Function("first_reference", (s,), (m,)), Function("softmax_step"))
+        n, d = problem.columns, problem.head_dim
+        s, l = (Port(name, DType.F32, ("key", "query"), (TILE, n), layout="mma") for name in ("s", "l"))
+        m = Port("m", DType.F32, ("query",), (n,))
+        o = Port("o", DType.F32, ("dim", "query"), (d, n), layout="mma")
+        p_tile = Port("p_tile", problem.dtype, ("query", "key"), (n, TILE), Place.SHARED, "swizzled", "key")
+        return (Function("first_reference", (s,), (m,)), Function("softmax_step", (s, m, l, o), (m, l, o, p_tile)))
 
-    def reference(self, s: torch.Tensor, m: torch.Tensor, l: torch.Tensor, o: torch.Tensor) -> tuple[torch.Tensor, ...]:  # noqa: E741
-        """Semantic definition of `softmax_step`, float64: the state after a tile, and P as published.  Which reference is used is free within the limit."""
-        s, m, l, o = s.double(), m.double(), l.double(), o.double()  # noqa: E741
-        scale = 2.0 ** self.p_exponent if self.p_exponent else 1.0
-        p = torch.exp2(s - m) * scale
-        return m, l + p, o, p
+    def reference(self, s: torch.Tensor, m: torch.Tensor, l: torch.Tensor, o: torch.Tensor, problem: Problem) -> tuple[torch.Tensor, ...]:
+        """Semantic definition of `softmax_step`, float64: the state after a tile, and P^T as published."""
+        s, m, l, o = s.double(), m.double(), l.double(), o.double()
+        exponent = self.exponent(problem)
+        p = torch.exp2(s - m + exponent)
+        if (p > self.limit(problem)).any():
+            moved = torch.maximum(m, s.amax(0))
+            alpha = torch.exp2(m - moved)
+            m, l, o, p = moved, l * alpha, o * alpha, torch.exp2(s - moved + exponent)
+        return m, l + p, o, p.T
 
 
 @jit

@@ -30,15 +30,19 @@ class DirectV(Block):
     def provides(self, problem: Problem) -> tuple[Function, ...]:
         n, d = problem.columns, problem.head_dim
         p = Port("p", DType.F32, ("key", "query"), (TILE, n), layout="mma")
-        p_smem = Port("p_smem", problem.dtype, ("query", "key"), (n, TILE), Place.SHARED, "swizzled", "key")
+        p_tile = Port("p_tile", problem.dtype, ("query", "key"), (n, TILE), Place.SHARED, "swizzled", "key")
+        over = Port("over", DType.I32, (), ())
         v = Port("v_tile", problem.dtype, ("key", "dim"), (TILE, d), Place.SHARED, "swizzled", "dim")
         o = Port("o", DType.F32, ("dim", "query"), (d, n), layout="mma")
-        return (Function("publish_p", (p_smem, p)), Function("clear_v", (v,)), Function("take_v", (v,)), Function("pv_product", (v, p_smem, o), (o,)), Function("head_dim_of"))
+        return (
+            Function("publish_p", (p,), (over, p_tile)), Function("clear_v", (v,), (v,)), Function("take_v", (v,)), Function("pv_product", (v, p_tile, o), (o,)),
+            Function("head_dim_of"),
+        )  # fmt: skip
 
     @staticmethod
-    def reference(v_tile: torch.Tensor, p_smem: torch.Tensor, o: torch.Tensor) -> torch.Tensor:
+    def reference(v_tile: torch.Tensor, p_tile: torch.Tensor, o: torch.Tensor) -> torch.Tensor:
         """Semantic definition of `pv_product`, float64."""
-        return o.double() + v_tile.double().T @ p_smem.double().T
+        return o.double() + v_tile.double().T @ p_tile.double().T
 
 
 @jit

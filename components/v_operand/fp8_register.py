@@ -39,10 +39,15 @@ class Fp8RegisterV(Block):
     def provides(self, problem: Problem) -> tuple[Function, ...]:
         n, d = problem.columns, problem.head_dim
         p = Port("p", DType.F32, ("key", "query"), (TILE, n), layout="mma")
-        p_smem = Port("p_smem", problem.dtype, ("query", "key"), (n, TILE), Place.SHARED, "swizzled", "key")
-        v = Port("v_tile", problem.dtype, ("key", "dim"), (TILE, d), Place.SHARED, "swizzled", "dim")
+        p_tile = Port("p_tile", problem.dtype, ("query", "key"), (n, TILE), Place.SHARED, "swizzled", "key")
+        over = Port("over", DType.I32, (), ())
+        v_tile = Port("v_tile", problem.dtype, ("key", "dim"), (TILE, d), Place.SHARED, "swizzled", "dim")
+        v = Port("v", problem.dtype, ("dim", "key"), (d, TILE))
         o = Port("o", DType.F32, ("dim", "query"), (d, n), layout="mma")
-        return (Function("publish_p", (p_smem, p)), Function("clear_v", (v,)), Function("take_v", (v,)), Function("pv_product", (v, p_smem, o), (o,)), Function("head_dim_of"))
+        return (
+            Function("publish_p", (p,), (over, p_tile)), Function("clear_v", (v_tile,), (v_tile,)), Function("take_v", (v_tile,), (v,)),
+            Function("pv_product", (v_tile, p_tile, o), (o,)), Function("head_dim_of"),
+        )  # fmt: skip
 
     @staticmethod
     def reference(v_tile: torch.Tensor, p: torch.Tensor, o: torch.Tensor) -> torch.Tensor:

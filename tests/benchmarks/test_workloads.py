@@ -3,6 +3,7 @@ import torch
 
 from benchmarks import workloads
 from benchmarks.floor import live_pages, stages
+from tle_attn.testing import relative_rms
 
 
 @pytest.fixture
@@ -22,6 +23,18 @@ def test_the_oracle_reads_live_keys_only(problem, layout):
     assert p.k_cache.shape == (2 + 1 + 4 + workloads.SPARE_PAGES, 64, 2, 128)
     assert int((~p.k_cache.isnan().any(dim=(2, 3))).sum()) == 100 + 64 + 200
     assert not p.reference()[0].isnan().any()
+
+
+@pytest.mark.parametrize("layout", ["NHD", "HND"])
+@pytest.mark.parametrize("quant", [0, 1])
+def test_fp8_is_the_bf16_problem_quantised(problem, quant, layout):
+    """Equal but for the rounding of Q, K and V to e4m3: the scales belong to the values."""
+    p = problem(layout=layout, quant=quant)
+    assert int((~p.k_cache.float().isnan().any(dim=(2, 3))).sum()) == 100 + 64 + 200
+    if quant == 0:
+        assert p.k_scale.untyped_storage().data_ptr() == p.k_cache.untyped_storage().data_ptr()
+    difference = relative_rms(p.reference(p_quant=None)[0], problem(layout=layout).reference()[0])
+    assert 0 < difference < 0.06
 
 
 def test_layout_in_memory(problem):

@@ -123,7 +123,7 @@ compile_module(open(sys.argv[1]).read(), "add", {"x": "*i32", "y": "*i32", "n": 
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(tle_attn.__file__).parent.parent), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "add.py")], env=environment, capture_output=True, text=True)
     assert done.returncode != 0 and "Fatal Python error: Aborted" in done.stderr
-    log, = (tmp_path / "cache" / "logs").glob("*_add.log")
+    log, = (tmp_path / "cache" / "logs").glob("*.log")
     assert log.read_text() == "assertion failed somewhere"
 
 

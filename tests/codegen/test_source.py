@@ -156,6 +156,10 @@ FLATTENED = {
         "def f(args, x):\n    run([(none, (args, x)), (none, (args, x, x)), (none, (args,)), (none, (args, x,))], [1])",
         "def f(a, b, x):\n    run([(none, (x,)), (none, (x, x)), (none, ()), (none, (x,))], [1])",
     ),
+    "local names of arguments": (
+        "def f(args, x):\n    a = args.a + x\n    a_ = 1\n    return g(args, a) + args.a + a_", "def f(a, b, x):\n    a__ = a + x\n    a_ = 1\n    return g(a, a__) + a + a_"
+    ),
+    "parameters with names of arguments": ("def g(args, a):\n    return a + args.a", "def g(a, a_):\n    return a_ + a"),
     "uses inside of a role's arguments": ("def f(args, x):\n    run([(none, (args, args.b))], [1])", "def f(a, b, x):\n    run([(none, (b,))], [1])"),
 }  # fmt: skip
 

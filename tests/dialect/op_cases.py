@@ -82,6 +82,11 @@ def _atomic(a: dict[str, Any]) -> dict[str, torch.Tensor]:
     return {"out": a["x"].reshape(8, 128).sum(0) * 2, "counter": torch.zeros(1, dtype=torch.int64), "partial": a["x"] * 2}
 
 
+def _tickets(a: dict[str, Any]) -> dict[str, torch.Tensor]:
+    total = a["x"].reshape(4, 128).sum(0) * 2
+    return {"out": total * torch.arange(1, 5)[:, None], "partial": a["x"] * 2, "counters": torch.zeros(2, dtype=torch.int64)}
+
+
 def _masked(a: dict[str, Any]) -> dict[str, torch.Tensor]:
     i = torch.arange(256)
     v = torch.where(i < a["n"], a["x"], -1)
@@ -181,6 +186,9 @@ CASES = (
            lambda g: {"x": ints(g, 128), "published": poison(128, dtype=torch.int32), "flag": torch.zeros(1, dtype=torch.int32),
                       "out": poison(3, 128, dtype=torch.int32)},
            lambda a: {"out": ((a["x"] + 1) * 7).expand(3, 128), "published": a["x"] + 1, "flag": torch.tensor([7])}, grid=(4,), opcodes="CCTL.IVALL"),
+    OpCase("k_tickets", "arrive_release wait_at_least take_ticket reset_after", {"x": "*i32", "partial": "*i32", "counters": "*i32", "out": "*i32"},
+           lambda g: {"x": ints(g, 4 * 128), "partial": poison(4 * 128, dtype=torch.int32), "counters": torch.zeros(2, dtype=torch.int32),
+                      "out": poison(4, 128, dtype=torch.int32)}, _tickets, grid=(4,), opcodes="REDG CCTL.IVALL"),
     OpCase("k_dependents", "grid_wait grid_launch_dependents", {"x": "*i32", "out": "*i32"},
            lambda g: {"x": ints(g, 128), "out": poison(128, dtype=torch.int32)}, lambda a: {"out": a["x"] + 1}, launch_pdl=True, opcodes="ACQBULK PREEXIT"),
     OpCase("k_elementwise", "maximum minimum exp2 log2 fdiv cdiv tile_index tile_zeros", {"x": "*fp32", "y": "*fp32", "out": "*fp32", "n": "i32"},
@@ -219,7 +227,7 @@ CASES = (
            lambda g: {"x_desc": ints(g, 21, 64, 64, low=-3, high=4, dtype=BF16), "out": poison(3, 64, 64), "n": 7}, _roles,
            grid=(3,), opcodes="UTMALDG HGMMA USETMAXREG"),
     OpCase("k_named", "alloc_named named_wait named_arrive", {"x": "*i32", "out": "*i32", "n": "i32"},
-           lambda g: {"x": ints(g, 9, 128), "out": poison(9, 128, dtype=torch.int32), "n": 9}, lambda a: {"out": a["x"] + 1}, opcodes="BAR.ARV BAR.SYNC"),
+           lambda g: {"x": ints(g, 10, 128), "out": poison(10, 128, dtype=torch.int32), "n": 10}, lambda a: {"out": a["x"] + 1}, opcodes="BAR.ARV BAR.SYNC"),
     OpCase("k_cluster_pull", "cluster_dims cluster_barrier remote_load", {"x": "*fp32", "out": "*fp32"},
            lambda g: {"x": ints(g, 8, 16, 64, dtype=F32), "out": poison(8, 16, 64)}, _cluster_pull, grid=(2,), cluster=4, opcodes="UCGABAR_ARV UCGABAR_WAIT"),
     OpCase("k_cluster_store", "cluster_rank remote_store", {"x": "*fp32", "out": "*fp32"},

@@ -54,6 +54,22 @@ def k_poll(x, published, flag, out):
 
 
 @jit
+def k_tickets(x, partial, counters, out):
+    # every CTA publishes a part, waits for all, and adds them up; the last one to be done with the counters zeroes them
+    me = program_id(0)
+    i = vec_index(128)
+    store(partial + me * 128 + i, load(x + me * 128 + i) * 2)
+    arrive_release(counters)
+    wait_at_least(counters, num_programs(0))
+    ticket = take_ticket(counters + 1)
+    total = load(partial + i, cache_modifier=".cg")
+    for j in range(1, num_programs(0)):
+        total += load(partial + j * 128 + i, cache_modifier=".cg")
+    store(out + me * 128 + i, total * (me + 1))
+    reset_after(counters, ticket, num_programs(0) - 1)
+
+
+@jit
 def k_dependents(x, out):
     grid_wait()
     i = vec_index(128)
@@ -302,28 +318,28 @@ def k_roles(x_desc, out, n):
 def take_turns(out, box, filled, read, n):
     i = vec_index(128)
     for t in range(n):
-        named_wait(filled[t % 2])
-        store(out + t * 128 + i, smem_load(box.slot(t % 2)))
-        named_arrive(read[t % 2])
+        named_wait(filled[t % 3])
+        store(out + t * 128 + i, smem_load(box.slot(t % 3)))
+        named_arrive(read[t % 3])
 
 
 @jit
 def give_turns(x, box, filled, read, n):
     i = vec_index(128)
     for t in range(n):
-        if t >= 2:
-            named_wait(read[t % 2])
-        smem_store(box.slot(t % 2), load(x + t * 128 + i) + 1)
-        named_arrive(filled[t % 2])
-    named_wait(read[n % 2])
-    named_wait(read[(n + 1) % 2])
+        if t >= 3:
+            named_wait(read[t % 3])
+        smem_store(box.slot(t % 3), load(x + t * 128 + i) + 1)
+        named_arrive(filled[t % 3])
+    for t in range(3):
+        named_wait(read[t])
 
 
 @jit
 def k_named(x, out, n):
-    box = alloc_plain([2, 128], I32)
-    filled = alloc_named(8, 2, 256)
-    read = alloc_named(10, 2, 256)
+    box = alloc_plain([3, 128], I32)
+    filled = alloc_named(8, 3, 256)
+    read = alloc_named(11, 3, 256)
     warp_specialize([(take_turns, (out, box, filled, read, n)), (give_turns, (x, box, filled, read, n))], [4], [40])
 
 

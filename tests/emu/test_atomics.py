@@ -21,7 +21,7 @@ def merge(entry, generator: torch.Generator, **options) -> bool:
     return torch.allclose(out, 2 * x.sum(1), atol=1e-5) and not counter.any()
 
 
-@pytest.mark.parametrize("name", ["last_arriver", "polling"])
+@pytest.mark.parametrize("name", ["last_arriver", "polling", "tickets"])
 def test_merging_is_right_in_every_schedule(load_text, kernel_source, generator, name):
     entry = getattr(load_text(kernel_source("split_merge")), name)
     for seed in range(20):
@@ -33,13 +33,14 @@ def test_the_last_arriver_needs_no_residency(load_text, kernel_source, generator
     assert all(merge(entry, generator, seed=seed, resident=resident) for seed in range(3) for resident in (1, 2, 5))
 
 
-def test_polling_needs_its_partners_resident(load_text, kernel_source, generator):
-    entry = load_text(kernel_source("split_merge")).polling
+@pytest.mark.parametrize("name", ["polling", "tickets"])
+def test_polling_needs_its_partners_resident(load_text, kernel_source, generator, name):
+    entry = getattr(load_text(kernel_source("split_merge")), name)
     assert all(merge(entry, generator, seed=seed, resident=SPLITS + 1) for seed in range(5))
     for resident in range(1, SPLITS):
         with pytest.raises(emu.Deadlock) as report:
             merge(entry, generator, resident=resident)
-        assert f"polls counter[0] (= {resident}) at polling:" in str(report.value)
+        assert f"polls counter[0] (= {resident}) at {name}:" in str(report.value)
         assert f"{SPLITS * SEQUENCES - resident} of {SPLITS * SEQUENCES} CTAs have not started" in str(report.value)
 
 
@@ -57,6 +58,11 @@ MUTANTS = [
     ("polls with a plain load", "polling", "load_acquire(", "load(", "Race"),
     ("polls for too few", "polling", "while seen < splits:", "while seen < splits - 1:", "Race Unwritten"),
     ("polls for too many", "polling", "while seen < splits:", "while seen < splits + 1:", "Deadlock"),
+    ("waits for too few", "tickets", "wait_at_least(counter + 2 * seq, splits)", "wait_at_least(counter + 2 * seq, splits - 1)", "Race Unwritten"),
+    ("waits for too many", "tickets", "wait_at_least(counter + 2 * seq, splits)", "wait_at_least(counter + 2 * seq, splits + 1)", "Deadlock"),
+    ("no wait", "tickets", "    wait_at_least(counter + 2 * seq, splits)\n", "", "Race Unwritten"),
+    ("reset one ticket early", "tickets", "reset_after(counter + 2 * seq, ticket, splits - 1)", "reset_after(counter + 2 * seq, ticket, splits - 2)",
+     "BarrierMisuse Race"),
     ("two CTAs store one partial", "polling", "slot = seq * splits + split", "slot = seq * splits + split // 2", "Race"),
 ]  # fmt: skip
 
@@ -92,6 +98,8 @@ def add(counter, tickets, n):
     ("atomic_add(counter + 9, 1)", emu.OutOfBounds, "element 9 of 2"),
     ("atomic_add(floats, 1)", emu.EmulationError, "a pointer to one int32"),
     ("load_acquire(counter + vec_index(2))", emu.EmulationError, "a pointer to one int32"),
+    ("take_ticket(counter) + 1", TypeError, "unsupported operand"),
+    ("reset_after(counter, 0, 0)", emu.EmulationError, "what take_ticket returned"),
     ("atomic_add(counter + 1, 1)", emu.OutOfBounds, "32-bit integer overflow"),
 ])  # fmt: skip
 def test_wrong_uses(load_text, call, error, message):

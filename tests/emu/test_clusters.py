@@ -55,6 +55,91 @@ def test_every_mutant_is_reported_in_every_schedule(load_text, kernel_source, ge
     assert set(found) <= set(allowed.split()), found
 
 
+SET_UP = {
+    "remote_load(plain, 1)": "touches plain of CTA 1, which may not have set it up yet",
+    "remote_store(plain, 1, ones)": "touches plain of CTA 1, which may not have set it up yet",
+    "cluster_push(plain, 1, ones, bars[0])": "touches plain of CTA 1, which may not have set it up yet",
+}
+
+
+@pytest.mark.parametrize("call, message", SET_UP.items(), ids=SET_UP)
+def test_peers_must_be_known_to_be_set_up(load_text, call, message):
+    entry = load_text(f"""
+@jit
+def f():
+    ones = tile_zeros(16, 8, 4) + 1.0
+    plain = alloc_plain([16, 8], F32)
+    bars = alloc_barriers(1)
+    smem_store(plain, ones)
+    if cluster_rank() == 0:
+        {call}
+""").f
+    for seed in range(6):
+        with pytest.raises(emu.Race, match=f"{message}|after that CTA has exited"):
+            emu.launch(entry, (1,), {}, cluster=2, seed=seed)
+
+
+def test_a_peer_that_may_have_exited_cannot_be_read(load_text, kernel_source, generator):
+    source = kernel_source("cluster_reduce")
+    start = source.index("def pull(")
+    source = source[:start] + source[start:].replace("        cluster_barrier()\n        store_quarter", "        store_quarter", 1)
+    found = verdicts(lambda seed: reduce(load_text(source).pull, generator, clusters=1, exchanges=1, seed=seed), schedules=20)
+    assert set(found) == {"Race"} and "exit" in found["Race"], found
+
+
+DOUBLE_BUFFERED = """
+@jit
+def f(x, out, n):
+    cluster_dims(4)
+    inbox = alloc_plain([8, 16, 8], F32)
+    arrived = alloc_barriers(1)
+    cluster_barrier()
+    rank = cluster_rank()
+    r, c = tile_index(16, 8, 4)
+    for use in range(n):
+        for peer in range(4):
+            cluster_push(inbox.slot(use % 2 * 4 + rank), peer, tile_zeros(16, 8, 4) + 1.0, arrived[0])
+        cluster_push_wait(arrived[0], use, 2048)
+        total = smem_load(inbox.slot(use % 2 * 4))
+        {0}
+    store(out + rank * 128 + r[:, None] * 8 + c[None, :], total)
+    cluster_barrier()
+"""
+
+
+def test_a_fast_pusher_may_not_mix_its_bytes_into_an_earlier_exchange(load_text):
+    """Two inboxes do not help: the bytes would count for the exchange that a slower CTA still waits for."""
+    args = lambda n: dict(x=("*f32", torch.zeros(4)), out=("*f32", torch.zeros(4, 16, 8)), n=("i32", n))  # noqa: E731
+    for seed in range(8):
+        emu.launch(load_text(DOUBLE_BUFFERED.format("cluster_barrier()")).f, (1,), args(3), cluster=4, seed=seed)
+        with pytest.raises(emu.Race, match="pushes for use 1 of arrived.0. while CTA . may still wait for an earlier one"):
+            emu.launch(load_text(DOUBLE_BUFFERED.format("role_sync()")).f, (1,), args(2), cluster=4, seed=seed)
+
+
+def test_a_push_that_is_not_expected_is_reported_even_after_the_wait(load_text):
+    entry = load_text("""
+@jit
+def f():
+    inbox = alloc_plain([2, 16, 8], F32)
+    arrived = alloc_barriers(1)
+    ones = tile_zeros(16, 8, 4) + 1.0
+    cluster_barrier()
+    if cluster_rank() == 1:
+        cluster_push(inbox.slot(0), 0, ones, arrived[0])
+        cluster_push(inbox.slot(1), 0, ones, arrived[0])
+        cluster_push_wait(arrived[0], 0, 0)
+    else:
+        cluster_push_wait(arrived[0], 0, 512)
+    cluster_barrier()
+    if cluster_rank() == 0:
+        smem_load(inbox.slot(0))
+        smem_load(inbox.slot(1))
+""").f
+    found = verdicts(lambda seed: bool(emu.launch(entry, (1,), {}, cluster=2, seed=seed)), schedules=30)
+    assert set(found) <= {"BarrierMisuse", "Deadlock"}, found
+    assert "BarrierMisuse" in found
+
+
 def test_ranks_programs_and_grid(load_text):
     module = load_text("""
 @jit

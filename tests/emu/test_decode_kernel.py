@@ -162,6 +162,8 @@ def test_every_mutant_is_reported_in_every_schedule(load_text, kernel_source, ge
     reference = batch.reference()
     found = verdicts(lambda seed: relative_error(batch.launch(entry, seed=seed)[0], reference) < 5e-3, schedules=5)
     assert set(found) <= set(allowed.split()), found
+    found = verdicts(lambda seed: bool(batch.launch(entry, seed=seed, arithmetic=False)), schedules=3)
+    assert set(found) <= set(allowed.split()), f"without arithmetic: {found}"
 
 
 def test_a_deadlock_report_names_who_waits_for_what(load_text, kernel_source, generator):

@@ -121,6 +121,15 @@ def test_a_launch_inside_a_launch_is_refused(load_text):
         emu.launch(module.f, (1,), {})
 
 
+def test_threads_are_taken_where_greenlet_is_missing(load_text, monkeypatch):
+    monkeypatch.setattr("tle_attn.emu.coroutines.greenlet", None)
+    x = torch.zeros(4)
+    emu.launch(load_text("@jit\ndef f(x):\n    store(x, 5.0)\n").f, (1,), dict(x=("*f32", x)))
+    assert x[0] == 5
+    with pytest.raises(ModuleNotFoundError, match=r"pip install tle-attn\[emu\]"):
+        emu.launch(load_text(NOTHING).f, (1,), dict(x=("i32", 1)), backend="greenlet")
+
+
 def test_an_unknown_backend_is_refused(load_text):
     with pytest.raises(ValueError, match="'greenlet' or 'thread'"):
         emu.launch(load_text(NOTHING).f, (1,), dict(x=("i32", 1)), backend="fibre")

@@ -157,6 +157,7 @@ def test_wrong_uses(load_text, body, message):
         emu.launch(kernel(load_text, body, "x"), (1,), dict(x=("*f32", torch.zeros(64))))
 
 
-def test_a_plain_poll_that_never_ends_is_reported(load_text):
+def test_a_plain_poll_that_never_ends_is_reported(load_text, monkeypatch):
+    monkeypatch.setattr("tle_attn.emu.machine.SPIN_LIMIT", 1000)
     with pytest.raises(emu.Deadlock, match="a poll uses load_acquire"):
         emu.launch(kernel(load_text, "while load(x) == 0:\n    pass", "x"), (1,), dict(x=("*i32", torch.zeros(1, dtype=torch.int32))))

@@ -77,6 +77,23 @@ def test_the_deadlock_report_counts_threads(load_text):
         emu.launch(load_text("@jit\ndef f():\n    own = alloc_named(1, 1, 160)\n    named_wait(own[0])\n").f, (1,), {})
 
 
+def test_too_many_threads(load_text):
+    text = """
+@jit
+def few(own):
+    named_wait(own[0])
+
+
+@jit
+def f():
+    own = alloc_named(1, 1, 160)
+    warp_specialize([(few, (own,)), (few, (own,))], [2], [24])
+"""
+    for seed in range(4):
+        with pytest.raises(emu.BarrierMisuse, match=r"192 threads come to own\[0\] \(barrier 1, 160 threads\)"):
+            emu.launch(load_text(text).f, (1,), {}, seed=seed)
+
+
 WRONG = {
     "no such id": ("alloc_named(15, 2, 128)", emu.EmulationError, "ids 1 .. 15 exist"),
     "id 0": ("alloc_named(0, 1, 128)", emu.EmulationError, "ids 1 .. 15 exist"),

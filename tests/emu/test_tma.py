@@ -26,6 +26,7 @@ def test_boxes_of_a_paged_cache(load_text, generator, corner):
 def f(desc, out):
     box = alloc([16, 32], BF16)
     full = alloc_barriers(1, expect_bytes=1024)
+    evict_first(1)
     copy(desc, box, [1, 1, 16, 32], {corner}, barrier=full[0])
     barrier_wait(full[0], 0)
     r, c = tile_index(16, 32, 8)
@@ -138,6 +139,8 @@ WRONG = {
     "no expected bytes": ("copy(desc, box, [16, 64], [0, 0], barrier=plain[0])", emu.BarrierMisuse, "which has no expect_bytes"),
     "two copies on one slot": ("copy(desc, box, [16, 64], [0, 0], barrier=full[0])\n    copy(desc, other, [16, 64], [0, 0], barrier=full[0])\n"
                                "    barrier_wait(full[0], 0)\n    barrier_wait(full[0], 1)\n    barrier_wait(full[0], 0)", emu.BarrierMisuse, "two copies on one slot|a full use behind"),
+    "no store wait before the end": ("smem_store(box, tile_zeros(16, 64, 4))\n    fence_async()\n    tma_store(desc, box, [16, 64], [0, 0])",
+                                     emu.Race, "may exit before f's TMA store of its box is done"),
     "no wait before the end": ("copy(desc, box, [16, 64], [0, 0], barrier=full[0])", emu.Race, "may exit while f's TMA load to its box is in flight"),
     "another box": ("copy(desc, box, [8, 64], [0, 0], barrier=full[0])", emu.EmulationError, r"through a descriptor with box \[16, 64\]"),
     "too few offsets": ("copy(desc, box, [16, 64], [0], barrier=full[0])", emu.EmulationError, "are no 2 integer offsets"),

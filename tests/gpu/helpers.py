@@ -6,26 +6,21 @@ from typing import Any
 
 import torch
 
-from tests.gpu.kernels import D64, SOFT_CAP, WINDOW, Config
+from tests.gpu.kernels import Config
 from tle_attn.runtime import Plan
 from tle_attn.testing import DecodeProblem, compare, compare_lse, make_decode_problem
+from tle_attn.verify import oracle_options, quant_type, tolerance
 
-#: Rounding P and the output to bf16 gives a relative RMS error near 2e-3.
-RMS = 4e-3
 LSE_ATOL = 5e-4
 #: Empty, partial and full tiles and pages; enough keys for a few tasks of one sequence.
 RAGGED = (64, 0, 1, 129, 63, 5003, 65, 127, 0, 128, 3, 4096, 2, 300)
 
 
 def problem_for(config: Config, kv_lens: Any = RAGGED, **options: Any) -> DecodeProblem:
-    """A random problem of the config's geometry on the GPU."""
-    head_dim = 64 if config.recipe == D64 else 128
-    return make_decode_problem(kv_lens, query_tokens=config.query_tokens, heads=config.heads, page=config.page, head_dim=head_dim, device="cuda", **options)
-
-
-def reference_options(config: Config) -> dict[str, Any]:
-    """What the recipe adds to plain attention, as the oracle calls it."""
-    return {SOFT_CAP: {"soft_cap": 50.0}, WINDOW: {"window": 4096}}.get(config.recipe, {})
+    """A random problem of the config's geometry and types on the GPU."""
+    kernel = config.kernel()
+    geometry = {"query_tokens": config.query_tokens, "heads": config.heads, "page": config.page, "head_dim": kernel.problem.head_dim}
+    return make_decode_problem(kv_lens, **geometry, dtype=kernel.problem.dtype.value, quant=quant_type(kernel), device="cuda", **options)
 
 
 def run(plan: Plan, problem: DecodeProblem, out: torch.Tensor | None = None, **options: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -34,17 +29,27 @@ def run(plan: Plan, problem: DecodeProblem, out: torch.Tensor | None = None, **o
     lse = None
     if plan.kernel.mainloop.epilogue.lse != "none":
         lse = torch.full(out.shape[:2], torch.nan, device=out.device)
-    return plan.run(problem.q, problem.k_cache, problem.v_cache, problem.block_ids, problem.kv_lens, out=out, lse=lse, **options)
+    scales = {"q_scale": problem.q_scale, "k_scale": problem.k_scale, "v_scale": problem.v_scale} if problem.is_fp8 else {}
+    return plan.run(problem.q, problem.k_cache, problem.v_cache, problem.block_ids, problem.kv_lens, out=out, lse=lse, **scales, **options)
 
 
-def check(config: Config, problem: DecodeProblem, **options: Any) -> Plan:
+def reference(plan: Plan, problem: DecodeProblem, **options: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """What the plan's kernel should compute, P not rounded."""
+    base = plan.kernel.mainloop.epilogue.lse
+    return problem.reference(**{"p_quant": None, "lse_base": None if base == "none" else base, **oracle_options(plan.kernel), **options})
+
+
+def compare_out(plan: Plan, problem: DecodeProblem, out: torch.Tensor, **options: Any) -> None:
+    """AssertionError unless `out` is right; `options` of the oracle beyond what the recipe says."""
+    compare(out, reference(plan, problem, **options)[0], rms=tolerance(plan.kernel)[0], name_row=problem.name_row)
+
+
+def check(config: Config, problem: DecodeProblem) -> Plan:
     """Run and compare with the oracle; the plan, for more."""
     plan = config.plan(len(problem.kv_lens))
-    out, lse = run(plan, problem, **options)
-    base = plan.kernel.mainloop.epilogue.lse
-    want, want_lse = problem.reference(**reference_options(config), lse_base=None if base == "none" else base)
-    compare(out, want, rms=RMS, name_row=problem.name_row)
+    out, lse = run(plan, problem)
+    compare_out(plan, problem, out)
     if lse is not None:
-        compare_lse(lse, want_lse, atol=LSE_ATOL, name_row=problem.name_row)
+        compare_lse(lse, reference(plan, problem)[1], atol=LSE_ATOL, name_row=problem.name_row)
     assert not plan.workspace["counters"].any(), "the launch left its counters changed: the next one would be wrong"
     return plan

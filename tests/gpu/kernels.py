@@ -44,20 +44,24 @@ def config(recipe: str, query_tokens: int = 1, page: int = 64, group: int = 8, k
 
 
 DYNAMIC, STATIC = "hy3/decode_bf16", "hy3/decode_bf16_static"
+FP8, FP8_PER_TOKEN = "hy3/decode_fp8", "hy3/decode_fp8_per_token"
 D64, SOFT_CAP, WINDOW = "variants/decode_bf16_d64", "variants/decode_bf16_soft_cap", "variants/decode_bf16_window"
 
 #: every point of the reference recipes' axes, and five query tokens, whose 64 columns leave room for two stages
 POINTS = tuple(config(recipe, q, page) for recipe in (DYNAMIC, STATIC) for q in (1, 2, 3) for page in (16, 32, 64, 128))
 POINTS += (config(DYNAMIC, 5, ring__stages=2),)
+FP8_POINTS = tuple(config(recipe, q, page) for recipe in (FP8, FP8_PER_TOKEN) for q, page in ((1, 64), (2, 64), (4, 64), (1, 16), (2, 32), (4, 128)))
 #: several key/value heads, groups that leave padding rows, and the widest products
 GROUPS = tuple(config(DYNAMIC, q, 64, group, 4) for q, group in ((1, 1), (1, 2), (1, 4), (1, 5), (3, 5), (3, 7), (5, 1)))
 GROUPS += (config(DYNAMIC, 4, 64, 16, 4, ring__stages=2), config(DYNAMIC, kv_heads=8), config(STATIC, 3, 16, 5, 2))
 HEAD_DIM_64 = (config(D64), config(D64, 3, 16, 5, 2), config(D64, 2, 128))
 SOFT_CAPS = (config(SOFT_CAP), config(SOFT_CAP, 2, 16, 8, 2))
 WINDOWS = (config(WINDOW), config(WINDOW, 3, 16, 8, 2))
+FP8_GROUPS = (config(FP8, 1, 64, 5, 4), config(FP8_PER_TOKEN, 1, 64, 5, 4), config(FP8_PER_TOKEN, 3, 16, 4, 2))
 LSE = tuple(config(recipe, q, 64, 8, 2, epilogue__lse=base) for recipe in (DYNAMIC, STATIC) for q, base in ((1, "e"), (3, "2")))
+LSE += (config(FP8, 2, 64, 8, 2, epilogue__lse="e"),)
 STAGES = (*(config(DYNAMIC, ring__stages=stages) for stages in (1, 2)), config(DYNAMIC, ring__stages=4, mainloop__ctas_per_sm=1))
 #: every split sequence polls, or none does
 MERGES = (config(DYNAMIC, 2, reduce__poll_above=1), config(DYNAMIC, 2, reduce__poll_above=0))
 
-ALL = tuple(dict.fromkeys((*POINTS, *GROUPS, *HEAD_DIM_64, *SOFT_CAPS, *WINDOWS, *LSE, *STAGES, *MERGES)))
+ALL = tuple(dict.fromkeys((*POINTS, *FP8_POINTS, *GROUPS, *FP8_GROUPS, *HEAD_DIM_64, *SOFT_CAPS, *WINDOWS, *LSE, *STAGES, *MERGES)))

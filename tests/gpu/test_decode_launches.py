@@ -5,10 +5,9 @@ import torch
 from attrs import evolve
 
 from tests.gpu import kernels
-from tests.gpu.helpers import RMS, problem_for, run
-from tle_attn.testing import compare
+from tests.gpu.helpers import compare_out, problem_for, run
 
-CONFIGS = (kernels.config(kernels.DYNAMIC), kernels.config(kernels.DYNAMIC, 3), kernels.config(kernels.STATIC))
+CONFIGS = (*(kernels.config(recipe) for recipe in (kernels.DYNAMIC, kernels.STATIC, kernels.FP8, kernels.FP8_PER_TOKEN)), kernels.config(kernels.DYNAMIC, 3))
 
 
 def with_lengths(problem, lengths):
@@ -34,7 +33,7 @@ def test_graph_with_other_lengths(config):
         out.fill_(torch.nan)
         graph.replay()
         torch.cuda.synchronize()
-        compare(out, problem.reference()[0], rms=RMS, name_row=problem.name_row)
+        compare_out(plan, problem, out)
         assert torch.equal(out, run(plan, problem)[0])
 
 
@@ -46,10 +45,10 @@ def test_no_host_synchronisation(config):
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        plan.run(problem.q, problem.k_cache, problem.v_cache, problem.block_ids, problem.kv_lens, out=out)
+        run(plan, problem, out)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    compare(out, problem.reference()[0], rms=RMS, name_row=problem.name_row)
+    compare_out(plan, problem, out)
 
 
 @pytest.mark.parametrize("config", (*CONFIGS, *kernels.MERGES), ids=lambda c: c.label)
@@ -73,8 +72,7 @@ def test_launches_overlap_in_nothing():
     plan.schedule(first.kv_lens)
     outs = [run(plan, problem, scheduled=True)[0] for problem in problems for _ in range(3)]
     for i, out in enumerate(outs):
-        problem = problems[i // 3]
-        compare(out, problem.reference()[0], rms=RMS, name_row=problem.name_row)
+        compare_out(plan, problems[i // 3], out)
 
 
 def test_a_row_does_not_depend_on_its_batch():

@@ -5,19 +5,20 @@ import torch
 
 import tle_attn
 from tests.gpu import kernels
-from tests.gpu.helpers import RMS, check, problem_for, run
+from tests.gpu.helpers import check, compare_out, problem_for, run
 from tle_attn.errors import InputError
-from tle_attn.testing import DecodeProblem, compare
+from tle_attn.testing import DecodeProblem
 
 CONFIGS = (*(kernels.config(kernels.DYNAMIC, q, page) for q, page in ((1, 64), (3, 16), (1, 128))), kernels.config(kernels.STATIC))
+CONFIGS += (kernels.config(kernels.FP8), kernels.config(kernels.FP8_PER_TOKEN), kernels.config(kernels.FP8_PER_TOKEN, 1, 16))
 PARTIAL = (1, 13, 63, 65, 127, 3000, 0, 9001)
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.label)
 def test_poisoned_slots_change_nothing(config):
-    """NaN in every slot without a key, and block ids -1 and 2**31 - 1 where no page is: bit-equal to the run with zeros."""
+    """NaN in every slot without a key and in its scale, and block ids -1 and 2**31 - 1 where no page is: bit-equal to the run with zeros."""
     poisoned, zeros = (problem_for(config, PARTIAL, seed=20, poison=poison) for poison in (True, False))
-    assert poisoned.v_cache.isnan().any()
+    assert poisoned.v_cache.float().isnan().any()
     plan = config.plan(len(PARTIAL))
     assert torch.equal(run(plan, poisoned)[0], run(plan, zeros)[0])
 
@@ -64,7 +65,8 @@ def test_offsets_past_2_31():
         query_tokens=1,
     )
     config = kernels.config(kernels.DYNAMIC, kv_heads=8)
-    compare(run(config.plan(2), problem)[0], problem.reference()[0], rms=RMS, name_row=problem.name_row)
+    plan = config.plan(2)
+    compare_out(plan, problem, run(plan, problem)[0])
 
 
 def test_wide_page_table_rows():
@@ -76,7 +78,7 @@ def test_wide_page_table_rows():
     plan = config.plan(len(problem.kv_lens))
     out = problem.new_output()
     plan.run(problem.q, problem.k_cache, problem.v_cache, wide[:, : problem.block_ids.shape[1]], problem.kv_lens, out=out)
-    compare(out, problem.reference()[0], rms=RMS, name_row=problem.name_row)
+    compare_out(plan, problem, out)
 
 
 def test_empty_batch():

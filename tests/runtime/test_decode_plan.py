@@ -130,7 +130,7 @@ class TestLaunches:
         out, _ = make_plan(options={"epilogue.dtype": "f32"}).run(**arguments)
         assert out.dtype == torch.float32 and out.shape == (3, 8, 128)
 
-    def test_a_missing_argument_is_found_before_the_planner_runs(self, make_plan, executor, arguments, monkeypatch):
+    def test_a_missing_argument_is_found_before_the_planner_runs(self, make_plan, executor, arguments):
         from tle_attn.codegen import Entry
         from tle_attn.spec import Argument
 

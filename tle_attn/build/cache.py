@@ -5,7 +5,7 @@ Layout of the folder (``TLE_ATTN_CACHE_DIR``, by default ``tle_attn`` in the use
     modules/<digest>.py     generated modules
     kernels/<key>/          one compiled kernel: Triton's own cache of it, ptxas.log, facts.json, checksums.json
     locks/<key>             held (flock) while a kernel is compiled or read; a lock dies with its process
-    logs/                   compiler output of failed compiles
+    logs/<key>.log          compiler output of a failed compile
     launchers/              Triton's launch stubs
 
 Triton's own cache setting is left alone: it is replaced only while a kernel of ours is compiled or loaded.
@@ -131,10 +131,10 @@ class Entry:
 
     path: Path
 
-    @staticmethod
-    def log_file(name: str) -> Path:
+    @property
+    def log_file(self) -> Path:
         """Where the compiler's output of a failed compile goes."""
-        return folder() / "logs" / f"{name}.log"
+        return folder() / "logs" / f"{self.path.name}.log"
 
     def module_file(self, text: str) -> Path:
         """A file with this text, named by its digest: Triton's cache key holds the name, but not what a name in the text is an alias of."""

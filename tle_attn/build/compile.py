@@ -168,15 +168,14 @@ def _compile(path: Path, entry: str, signature: Mapping[str, str | Descriptor], 
     source = GluonASTSource(fn=function, signature=types, constexprs=constants, attrs=attributes)
     with place.triton_cache(), knobs.runtime.scope():
         knobs.runtime.add_stages_inspection_hook = hook
-        log = place.log_file(f"{path.stem}_{entry}")
-        with captured_output(log) as printed:
+        with captured_output(place.log_file) as printed:
             try:
                 kernel = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
                 failure = None
             except Exception as error:
                 failure = error
         if failure is not None:
-            raise explain(failure, entry, path, printed.text, log) from failure
+            raise explain(failure, entry, path, printed.text, place.log_file) from failure
         place.keep_report(printed.out)
     sys.stderr.write(printed.err)
     ordered = {a: signature[a] for a in function.arg_names if a in signature}

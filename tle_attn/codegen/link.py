@@ -170,9 +170,11 @@ class Linker:
 
     def _check_blocks_used(self) -> None:
         owners = {self.functions[n].owner for n in self.order}
+        used = set().union(*(src.free_names(self.functions[n].tree()) for n in self.order))
         for where, block in self.kernel.blocks:
             texts = src.functions_of(block.source_file(), where)
-            if texts and where not in owners:
+            micro = {n for f in self._micro(type(block), "cpu") for n in defined_names_of(f)}
+            if texts and where not in owners and not micro & used:
                 raise LinkError(f"{where}: the kernel would not use the block {block.label()}; take it out of the recipe")
 
     def _needed_arguments(self) -> dict[str, list[str]]:

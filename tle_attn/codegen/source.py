@@ -212,9 +212,19 @@ def used_arguments(tree: ast.AST) -> set[str]:
 
 
 def flatten_arguments(text: Text, need: dict[str, list[str]]) -> Text:
-    """Replace the pseudo parameter `args` by the kernel arguments that this function and its callees use."""
+    """Replace the pseudo parameter `args` by the kernel arguments that this function and its callees use.
+
+    A local name that an argument has too gets an underscore: `slots` and `args.slots` stay two things.
+    """
     tree = ast.parse(text.source)
     edits = []
+    names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} | {a.arg for a in ast.walk(tree) if isinstance(a, ast.arg)}
+    for name in sorted(local_names(tree.body[0]) & set(need[text.name])):
+        new = name + "_"
+        while new in names:
+            new += "_"
+        same = [n for n in ast.walk(tree) if (isinstance(n, ast.Name) and n.id == name) or (isinstance(n, ast.arg) and n.arg == name)]
+        edits += [(n.lineno, n.col_offset, n.lineno, n.col_offset + len(name), new) for n in same]
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and _is_args(node.value):
             edits.append((node.lineno, node.col_offset, node.end_lineno, node.end_col_offset, node.attr))

@@ -69,6 +69,30 @@ def load_acquire(pointer):
 
 
 @triton.jit
+def arrive_release(pointer):
+    atomic_add(pointer, 1, sem="release")
+
+
+@triton.jit
+def wait_at_least(pointer, value):
+    seen = load_acquire(pointer)
+    while seen < value:
+        seen = load_acquire(pointer)
+
+
+@triton.jit
+def take_ticket(pointer):
+    return atomic_add(pointer, 1)
+
+
+@triton.jit
+def reset_after(pointer, ticket, last):
+    if ticket == last:
+        tl.store(pointer, 0)
+        tl.store(pointer + 1, 0)
+
+
+@triton.jit
 def as_int64(x):
     return tl.cast(x, tl.int64)
 

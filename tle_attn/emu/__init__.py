@@ -1,7 +1,11 @@
 """Emulation of the dialect on the CPU: roles, barriers, TMA, WGMMA, clusters and global memory of Hopper CTAs.
 
-`launch` runs the entry of a generated cpu module over a grid of torch CPU tensors; everything that the device would leave undefined is
-an `EmulationError` that says where and why.
+`launch` runs the entry of a generated cpu module over a grid of torch CPU tensors; what the device would leave undefined is an
+`EmulationError` that says where and why.  Order is checked with vector clocks (`clocks`), so a missing wait is reported in every
+schedule, not only in the unlucky one; the seed still permutes the schedule, which finds what depends on values.
+
+Not modelled: hazards between the warps of one role (compilers place those barriers), the proxy fence between plain stores to global
+memory and TMA loads of them, caches, the swizzle inside a 128-byte block, registers, and the last bits of ex2.approx.
 """
 
 from tle_attn.emu import ops

@@ -2,10 +2,10 @@
 
 from tle_attn.emu.clocks import Clock, across_ctas, join
 from tle_attn.emu.dtypes import I32
-from tle_attn.emu.errors import EmulationError, OutOfBounds
+from tle_attn.emu.errors import BarrierMisuse, EmulationError, OutOfBounds
 from tle_attn.emu.integers import Int32, checked
 from tle_attn.emu.machine import Role, running
-from tle_attn.emu.memory import GlobalTensor, Pointer
+from tle_attn.emu.memory import GlobalTensor, Pointer, store
 from tle_attn.emu.source import Place, at, where
 
 SEMANTICS = ("relaxed", "acquire", "release", "acq_rel")
@@ -88,3 +88,36 @@ def load_acquire(pointer: Pointer) -> Int32:
     seen[word, place] = word.version
     join(role.clock, word.clock)
     return Int32(int(tensor.flat[word.offset]))
+
+
+def arrive_release(pointer: Pointer) -> None:
+    atomic_add(pointer, 1, "release")
+
+
+def wait_at_least(pointer: Pointer, value: int) -> None:
+    while load_acquire(pointer) < value:
+        pass
+
+
+class Ticket:
+    """A place in a queue.  One thread of the role knows it, so the text can only hand it to `reset_after`."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int):
+        self.number = number
+
+
+def take_ticket(pointer: Pointer) -> Ticket:
+    """Relaxed: coherence of the one word orders the last ticket behind all others, and nothing else is ordered by it."""
+    return Ticket(int(atomic_add(pointer, 1, "relaxed")))
+
+
+def reset_after(pointer: Pointer, ticket: Ticket, last: int) -> None:
+    if not isinstance(ticket, Ticket):
+        raise EmulationError(f"reset_after with {type(ticket).__name__}: what take_ticket returned, at {at(where())}")
+    if ticket.number > last:
+        raise BarrierMisuse(f"ticket {ticket.number} where {int(last)} is the last: more tickets were taken than reset_after counts, at {at(where())}")
+    if ticket.number == last:
+        store(pointer, 0)
+        store(pointer + 1, 0)

@@ -116,8 +116,6 @@ def cluster_push(buffer: Buffer, rank: int, tile: Tile, barrier: Barrier) -> Non
     remote.start_transfer(key, peer.nbytes, place)
 
     def land() -> None:
-        if cta.exited:
-            raise Race(f"a push to {peer.label} lands after that CTA has exited\n  pushed at {at(place)}")
         if bits is not None:
             peer.write_bits(bits)
         join(remote.clock, published)

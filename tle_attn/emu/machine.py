@@ -12,7 +12,7 @@ import numpy as np
 from tle_attn.emu.clocks import Access, Clock, join
 from tle_attn.emu.coroutines import backend
 from tle_attn.emu.dtypes import DType
-from tle_attn.emu.errors import Deadlock, EmulationError, Race, UseBeforeWait
+from tle_attn.emu.errors import Deadlock, EmulationError, UseBeforeWait
 from tle_attn.emu.source import Place, at
 
 SPIN_LIMIT = 100_000  # scalar loads in a row without any other effect: a poll that does not use load_acquire
@@ -219,8 +219,6 @@ class Machine:
         del self.live[role]
         if role.groups:
             raise UseBeforeWait(f"{role.name} ended with {len(role.groups)} WGMMA group(s) not waited for; the first was issued at {at(role.groups[0].place)}")
-        if role.clock.get(role.store_component, 0) < role.stores:
-            raise Race(f"{role.name} ended with a TMA store that may still read shared memory: no tma_store_wait after it")
         parent = role.cta.main
         if role is not parent:
             if parent.joining and all(child.done for child in parent.children):

@@ -126,13 +126,6 @@ class Storage:
         unit = units[self.writes[units] == write].min()
         return f"[{(unit - tensor.first_unit) // tensor.units_per_element}]"
 
-    def plain_write_to_words(self, units, clock: Clock) -> None:
-        """A plain store ends what acquiring reads of the word could learn from earlier releases."""
-        for unit, word in self.words.items():
-            if np.any(units == unit):
-                word.changed()
-                word.clock.clear()
-
 
 def _distinct(numbers) -> list[int]:
     """The different values in an array (nearly always one) or a scalar."""
@@ -348,8 +341,6 @@ def store(pointer: "Pointer | PointerTile", value: "Tile | float", mask: "Tile |
         tensor.flat[offsets] = bits
         if not np.array_equal(tensor.flat[offsets].view(np.uint8), np.ascontiguousarray(bits).view(np.uint8)):
             raise Race(f"{role.name}'s store writes different values to one element of {tensor.name} at {at(place)}")
-    if storage.words:
-        storage.plain_write_to_words(units, role.clock)
     machine.step()
 
 

@@ -1,6 +1,6 @@
 """Every operation of the dialect under its name (see `tle_attn/dialect/table.py`)."""
 
-from tle_attn.emu.atomics import atomic_add, load_acquire
+from tle_attn.emu.atomics import arrive_release, atomic_add, load_acquire, reset_after, take_ticket, wait_at_least
 from tle_attn.emu.barriers import PENDING, READY, alloc_barriers, barrier_arrive, barrier_wait
 from tle_attn.emu.clusters import cluster_barrier, cluster_dims, cluster_push, cluster_push_wait, cluster_rank, remote_load, remote_store
 from tle_attn.emu.integers import device_range
@@ -49,6 +49,7 @@ __all__ = [
     "alloc_named",
     "alloc_plain",
     "any_greater",
+    "arrive_release",
     "as_int64",
     "atomic_add",
     "barrier_arrive",
@@ -91,6 +92,7 @@ __all__ = [
     "register_operand",
     "remote_load",
     "remote_store",
+    "reset_after",
     "role_sync",
     "rows",
     "smem_load",
@@ -99,12 +101,14 @@ __all__ = [
     "smem_store",
     "static_range",
     "store",
+    "take_ticket",
     "tile_index",
     "tile_zeros",
     "tma_store",
     "tma_store_wait",
     "trans",
     "vec_index",
+    "wait_at_least",
     "warp_specialize",
     "wgmma",
     "wgmma_wait",

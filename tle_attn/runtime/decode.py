@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
 from ..codegen import Entry, entries_of
 from ..errors import InputError, TleAttnError
-from ..spec import BoxDescriptor, Kernel
+from ..spec import BoxDescriptor, DType, Kernel
 from . import inputs
 from .executors import make_executor
 
 if TYPE_CHECKING:
     import torch
 
+#: int32 words of a task record, and the one that says idle (components/schedulers/task_map.py)
 RECORD = 8
+SLOT_WORD, IDLE = 4, -2
+
+
+def task_capacity(slots: int, batch: int, kv_heads: int) -> int:
+    """Task records that the planner fills: a task for every slot of a head, and one more for each sequence where sequences alone exceed them."""
+    per_head = max(slots // kv_heads, 1)
+    return kv_heads * (per_head if batch < per_head else per_head + batch)
+
+
+def idle_tasks(count: int, device: Any) -> torch.Tensor:
+    """`count` records that keep their CTAs idle, int32: a task map before it is planned."""
+    import torch
+
+    records = torch.zeros(count, RECORD, dtype=torch.int32, device=device)
+    records[:, SLOT_WORD] = IDLE
+    return records.view(-1)
 
 
 @define(eq=False)
@@ -24,14 +42,16 @@ class DecodePlan:
     """A decode kernel ready to launch for one geometry.
 
     Everything is allocated here; `run` only launches, so it can be captured in a CUDA graph and replayed with other lengths.
-    A plan is for one stream at a time: its workspace is shared by its launches.
+    A plan is for one stream at a time: its workspace is shared by its launches.  A plan that owns no workspace is given one at each call.
 
     Attributes:
         kernel: the kernel spec.
         batch, query_heads, kv_heads: geometry; rows of a batch that are not alive have length 0.
         target: where it runs ("gluon", "tle", "cpu", "tle-emulated"); never chosen silently.
+        slots: CTAs to plan for; by default those that are resident at once, and never more, because CTAs of a sequence wait for each other.
         tasks: CTAs of the attention kernel.
-        slots: CTAs that are resident at once.
+        needs: {name: (type, elements)} of the workspace.
+        workspace: the tensors, if the plan owns them.
         workspace_bytes: bytes that the plan holds.
     """
 
@@ -42,9 +62,11 @@ class DecodePlan:
     target: str
     device: torch.device
     executor: Any = field(repr=False)
-    slots: int = field(init=False)
+    slots: int = 0
+    owns_workspace: bool = True
     tasks: int = field(init=False)
-    workspace: dict[str, torch.Tensor] = field(init=False, repr=False)
+    needs: dict[str, tuple[DType, int]] = field(init=False, repr=False)
+    workspace: dict[str, torch.Tensor] = field(init=False, repr=False, factory=dict)
     entries: dict[str, Entry] = field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
@@ -53,24 +75,22 @@ class DecodePlan:
         schedule, problem = self.kernel.mainloop.schedule, self.kernel.problem
         pairs = self.batch * self.kv_heads
         self.entries = {e.name: e for e in entries_of(self.kernel)}
-        self.slots = self.executor.resident_ctas(self.kernel.mainloop.ENTRIES[0])
+        self.slots = self.slots or self.executor.resident_ctas(self.kernel.mainloop.ENTRIES[0])
         if schedule.PLANNED:
-            per_head = max(self.slots // self.kv_heads, 1)
-            # the planner makes at most `per_head` tasks a head, or `per_head + batch` where the sequences alone exceed them
-            self.tasks = self.kv_heads * (per_head if self.batch < per_head else per_head + self.batch)
+            self.tasks = task_capacity(self.slots, self.batch, self.kv_heads)
             partials = self.tasks
         else:
             self.tasks = pairs * schedule.splits
             partials = self.tasks if schedule.splits > 1 else 0
         n, d = problem.columns, problem.head_dim
-        make = dict(device=self.device)
-        self.workspace = {
-            "partial_o": torch.empty(partials * n * d, dtype=torch.float32, **make),
-            "partial_ml": torch.empty(partials * 2 * n, dtype=torch.float32, **make),
-            "counters": torch.zeros(max(pairs, 1) * 2, dtype=torch.int32, **make),
-        }
+        self.needs = {"partial_o": (DType.F32, partials * n * d), "partial_ml": (DType.F32, partials * 2 * n), "counters": (DType.I32, max(pairs, 1) * 2)}
         if schedule.PLANNED:
-            self.workspace["tasks"] = torch.zeros(max(self.tasks, 1) * RECORD, dtype=torch.int32, **make)
+            self.needs["tasks"] = (DType.I32, self.tasks * RECORD)
+        if self.owns_workspace:
+            self.workspace = {name: torch.empty(n, dtype=inputs.torch_dtype(dtype), device=self.device) for name, (dtype, n) in self.needs.items()}
+            self.workspace["counters"].zero_()
+            if schedule.PLANNED:
+                self.workspace["tasks"] = idle_tasks(self.tasks, self.device)
 
     @property
     def l2_tiles(self) -> int:
@@ -86,13 +106,17 @@ class DecodePlan:
         """Zero the counters, after a launch that was aborted; a launch that ends leaves them at zero."""
         self.workspace["counters"].zero_()
 
-    def schedule(self, kv_lens: torch.Tensor, *, new_kv_included: bool = True) -> None:
-        """Launch the planner for these lengths; one call serves all layers of a step.  Nothing is read on the host."""
-        inputs.want(kv_lens, "kv_lens", inputs.DType.I32, (self.batch,), self.device, "batch")
+    def schedule(self, kv_lens: torch.Tensor, *, new_kv_included: bool = True, workspace: Mapping[str, torch.Tensor] | None = None) -> None:
+        """Launch the planner for these lengths; one call serves all layers of a step.  Nothing is read on the host.
+
+        `workspace` with "tasks": the caller's records to fill, `needs["tasks"]` of them.
+        """
+        inputs.check_lens(kv_lens, self.batch, self.device)
         if not self.kernel.mainloop.schedule.PLANNED:
             raise TleAttnError(f"{self.kernel.name} uses {self.kernel.mainloop.schedule.label()}, which plans nothing")
         if self.batch:
-            self._launch("plan_tasks", (self.tasks,), {"kv_lens": kv_lens, "new_tokens": self._new_tokens(new_kv_included)})
+            values = {"kv_lens": kv_lens, "new_tokens": self._new_tokens(new_kv_included)}
+            self._launch("plan_tasks", (self.tasks,), values, self._tensors(("tasks",), workspace))
 
     def run(
         self,
@@ -110,6 +134,7 @@ class DecodePlan:
         k_scale: torch.Tensor | None = None,
         v_scale: torch.Tensor | None = None,
         scheduled: bool = False,
+        workspace: Mapping[str, torch.Tensor] | None = None,
         debug: bool = False,
         **extra: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -127,6 +152,8 @@ class DecodePlan:
             q_scale, k_scale, v_scale: float32 scales of fp8 tensors.  Q: [batch * query tokens, query heads].  Scales per_tensor: K and V [1].
                 Scales per_token_head: K [pages, page / 32, kv heads, 32] or the same bytes as e4m3 (the extra rows of the K cache), V [kv heads].
             scheduled: `schedule` was called for these lengths already.
+            workspace: tensors to use in place of the plan's own, by the names of `needs` and at least as large; counters start at zero and are
+                left at zero.  Needed in full where the plan owns none.
             debug: read lengths and page ids on the host first and refuse what is out of range.
             extra: tensors or numbers for arguments that blocks of a variant bring, by name.
 
@@ -171,28 +198,46 @@ class DecodePlan:
             "lse": lse, "scale_log2": scale * math.log2(math.e), "k_desc": k_cache, "v_desc": v_cache, **scales,
         }  # fmt: skip
         values = self._with_extra(values, extra)
+        held = self._tensors(tuple(self.needs), workspace)
         if not self.batch:
             return out, lse
         if self.kernel.mainloop.schedule.PLANNED:
             if not scheduled:
-                self.schedule(kv_lens, new_kv_included=new_kv_included)
+                self.schedule(kv_lens, new_kv_included=new_kv_included, workspace=workspace)
             grid: tuple[int, ...] = (self.tasks,)
         else:
             grid = (self.kernel.mainloop.schedule.splits, self.batch * self.kv_heads)
-        self._launch(self.kernel.mainloop.ENTRIES[0], grid, values)
+        self._launch(self.kernel.mainloop.ENTRIES[0], grid, values, held)
         return out, lse
 
     def _new_tokens(self, new_kv_included: bool) -> int:
         return 0 if new_kv_included else self.kernel.problem.query_tokens
 
+    def _tensors(self, names: tuple[str, ...], given: Mapping[str, torch.Tensor] | None) -> dict[str, torch.Tensor]:
+        """The workspace of a launch: the plan's own tensors, or the caller's in their place."""
+        if not given:
+            given = {}
+        for name, tensor in given.items():
+            if name not in self.needs:
+                raise InputError(f"workspace: {self.kernel.name} has no {name!r}; it needs {', '.join(self.needs)}")
+            dtype, count = self.needs[name]
+            inputs.want(tensor, name, dtype, (None,), self.device, "elements")
+            if tensor.numel() < count or not tensor.is_contiguous():
+                raise InputError(f"{name}: {tensor.numel()} elements where {count} contiguous ones are wanted")
+        held = {**self.workspace, **given}
+        missing = [name for name in names if name not in held]
+        if missing:
+            raise InputError(f"workspace: {', '.join(missing)} missing; this plan owns no workspace")
+        return held
+
     @property
     def _own(self) -> dict[str, Any]:
-        """Arguments that the plan itself sets."""
-        return {**self.workspace, "batch": self.batch, "kv_heads": self.kv_heads, "slots": self.slots, "l2_tiles": self.l2_tiles}
+        """Numbers that the plan itself sets."""
+        return {"batch": self.batch, "kv_heads": self.kv_heads, "slots": self.slots, "l2_tiles": self.l2_tiles}
 
     def _with_extra(self, values: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
         """The arguments of a run; all that the kernels need is there before the first of them is launched."""
-        known = {**values, **self._own}
+        known = {**values, **self._own, **self.needs}
         arguments = {a.name: a for e in self.entries.values() for a in e.arguments}
         for name in extra:
             if name not in arguments:
@@ -204,8 +249,8 @@ class DecodePlan:
                 raise InputError(f"{name}: this kernel needs it ({a.doc}); pass {name}= to run")
         return {**values, **extra}
 
-    def _launch(self, entry: str, grid: tuple[int, ...], values: dict[str, Any]) -> None:
-        values = {**values, **self._own}
+    def _launch(self, entry: str, grid: tuple[int, ...], values: dict[str, Any], held: dict[str, torch.Tensor]) -> None:
+        values = {**values, **self._own, **held}
         arguments = self.entries[entry].arguments
         ordered = []
         for a in arguments:
@@ -219,9 +264,9 @@ class DecodePlan:
 
 
 def plan_decode(
-    kernel: Kernel, *, batch: int, query_heads: int, kv_heads: int, device: Any, target: str, seed: int = 0
+    kernel: Kernel, *, batch: int, query_heads: int, kv_heads: int, device: Any, target: str, seed: int = 0, executor: Any = None, **options: Any
 ) -> DecodePlan:
-    """See `tle_attn.plan`."""
+    """See `tle_attn.plan`.  `executor`: that of another plan of this kernel and device; `options`: `slots` and `owns_workspace` of the plan."""
     import torch
 
     inputs.check_counts(batch, query_heads, kv_heads)
@@ -230,5 +275,6 @@ def plan_decode(
     device = torch.device(device)
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", torch.cuda.current_device() if torch.cuda.is_available() else 0)
-    executor = make_executor(kernel, target, device, seed)
-    return DecodePlan(kernel=kernel, batch=batch, query_heads=query_heads, kv_heads=kv_heads, target=target, device=device, executor=executor)
+    executor = executor or make_executor(kernel, target, device, seed)
+    geometry = {"batch": batch, "query_heads": query_heads, "kv_heads": kv_heads}
+    return DecodePlan(kernel=kernel, **geometry, target=target, device=device, executor=executor, **options)

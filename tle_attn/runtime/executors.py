@@ -82,7 +82,7 @@ class GluonExecutor:
 
     emulated = False
 
-    def __init__(self, kernel: Kernel, device: Any):
+    def __init__(self, kernel: Kernel, device: Any, entries: tuple[str, ...] | None = None):
         import torch
 
         from ..build import has_hopper
@@ -92,7 +92,7 @@ class GluonExecutor:
         if not has_hopper():
             raise TargetUnavailable("target gluon needs an NVIDIA Hopper GPU (compute capability 9.0), and there is none here; target cpu emulates the kernel anywhere")
         self.device = device
-        self.compiled = {e.name: compile_kernel(kernel, e.name) for e in entries_of(kernel)}
+        self.compiled = {e.name: compile_kernel(kernel, e.name) for e in entries_of(kernel) if entries is None or e.name in entries}
         with torch.cuda.device(device):
             for compiled in self.compiled.values():
                 compiled.load()
@@ -206,10 +206,10 @@ class TleExecutor:
         getattr(self.module, entry)[grid](*values, num_warps=4, **options)
 
 
-def make_executor(kernel: Kernel, target: str, device: Any, seed: int = 0) -> Any:
-    """The executor of a target, or TargetUnavailable in one line; nothing falls back."""
+def make_executor(kernel: Kernel, target: str, device: Any, seed: int = 0, entries: tuple[str, ...] | None = None) -> Any:
+    """The executor of a target (of these entries of the kernel only, if given), or TargetUnavailable in one line; nothing falls back."""
     if target == "gluon":
-        return GluonExecutor(kernel, device)
+        return GluonExecutor(kernel, device, entries)
     if target == "tle":
         return TleExecutor(kernel, device)
     if target in ("cpu", "tle-emulated"):

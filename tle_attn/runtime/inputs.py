@@ -82,6 +82,11 @@ def check_table(block_ids: Any, kv_lens: Any, batch: int, device: Any) -> None:
     want(block_ids, "block_ids", DType.I32, (batch, None), device, "batch, pages of the longest sequence")
     if block_ids.shape[1] > 1 and block_ids.stride(1) != 1:
         raise InputError(f"block_ids: stride {block_ids.stride(1)} in the last dimension where 1 is wanted")
+    check_lens(kv_lens, batch, device)
+
+
+def check_lens(kv_lens: Any, batch: int, device: Any) -> None:
+    """Lengths int32 [batch]."""
     want(kv_lens, "kv_lens", DType.I32, (batch,), device, "batch")
     if batch > 1 and kv_lens.stride(0) != 1:
         raise InputError(f"kv_lens: stride {kv_lens.stride(0)} where 1 is wanted")

@@ -55,3 +55,17 @@ def polling(x, partial, out, counter):
     if ticket == splits - 1:
         store(counter + 2 * seq, 0)
         store(counter + 2 * seq + 1, 0)
+
+
+@jit
+def tickets(x, partial, out, counter):
+    split = program_id(0)
+    seq = program_id(1)
+    splits = num_programs(0)
+    store_partial(x, partial, seq, split, splits)
+    arrive_release(counter + 2 * seq)
+    wait_at_least(counter + 2 * seq, splits)
+    ticket = take_ticket(counter + 2 * seq + 1)
+    share = ROWS // splits
+    merge_rows(partial, out, seq, splits, split * share, share)
+    reset_after(counter + 2 * seq, ticket, splits - 1)

@@ -1,0 +1,63 @@
+"""Per-token fp8 scales: K scales beside the pages, fetched by the producer warp; V scales per head."""
+
+import pytest
+import torch
+
+from tle_attn.components.scales.per_token_head import PerTokenHead
+from tle_attn.errors import SpecError
+from tle_attn.spec import Argument, DType, Problem
+from tle_attn.testing.blocks import check_block
+from tle_attn.testing.mini_kernel import mini_kernel, run_kernel
+
+FETCH = """
+@jit
+def test(args):
+    ids = page_block(args.pages, args.page, args.kv_len)
+    scales = fetch_key_scales(args, ids, args.lane, args.tile, args.head)
+    store(args.fetched + vec_index(TILE), scales)
+"""
+NUMBERS = ("page", "kv_len", "lane", "tile", "head")
+
+
+@pytest.mark.parametrize("page", [16, 32, 64, 128])
+@pytest.mark.parametrize("kv_len,tile", [(1, 0), (64, 0), (200, 1), (200, 3), (5000, 77)])
+def test_scales_of_a_key_tile(target, device, page, kv_len, tile):
+    """Token t of a page has its scale at row t / 32, column t % 32 of the page's head; pages past the end give 0."""
+    problem = Problem(dtype=DType.FP8, page=page)
+    pages, heads, head, rows = -(-kv_len // page) + 2, 3, 1, -(-page // 32)
+    cache = torch.rand(pages, rows, heads, 32) + 0.5
+    table = torch.full((pages + 40,), -1, dtype=torch.int32)
+    used = -(-kv_len // page)
+    table[:used] = torch.randperm(pages)[:used].int()
+    first = tile * 64 // page // 32 * 32  # the block of 32 page ids that holds the tile's
+    arguments = [Argument("pages", "*i32", "page ids"), *(Argument(n, "i32", "") for n in NUMBERS), Argument("fetched", "*f32", "scales")]
+    kernel = mini_kernel(FETCH, PerTokenHead(), problem=problem, arguments=arguments)
+    fetched = torch.full((64,), float("nan"), device=device)
+    page_stride, row_stride, head_stride = cache.stride()[:3]
+    numbers = {"page": first, "kv_len": kv_len, "lane": tile * 64 // page - first, "tile": tile, "head": head}
+    strides = {"k_scale_page_stride": page_stride, "k_scale_row_stride": row_stride, "k_scale_head_stride": head_stride}
+    run_kernel(kernel, {"pages": table.to(device), "k_scale": cache.to(device), "fetched": fetched, **numbers, **strides}, target=target)
+
+    expected = torch.zeros(64)
+    for i, token in enumerate(range(tile * 64, tile * 64 + 64)):
+        if token // page < used:
+            inside = token % page
+            expected[i] = cache[table[token // page], inside // 32, head, inside % 32]
+    assert torch.equal(fetched.cpu(), expected)
+
+
+def test_query_factor(target, fp8, query_factor_ports):
+    q_scale = torch.rand(3, 16) + 0.5
+    inputs = {"q_scale": q_scale, "q_scale_stride": 16, "scale_log2": 0.25, "column": torch.arange(8), "seq": 2, "head": 1}
+    ports = query_factor_ports(fp8)
+    check_block(PerTokenHead(), "query_factor", problem=fp8, inputs=inputs, ports=ports, reference=lambda q_scale: q_scale[2, 8:16].double() * 0.25, target=target)
+
+
+def test_output_has_the_heads_scale(target, fp8):
+    inputs = {"v_scale": torch.tensor([1.5, 0.37]), "head": 1}
+    check_block(PerTokenHead(), "scale_output", problem=fp8, inputs=inputs, reference=lambda value, v_scale: value.double() * v_scale[1].double(), target=target)
+
+
+def test_bf16_needs_no_scales():
+    with pytest.raises(SpecError, match="per_token_head scales are for fp8 tensors"):
+        PerTokenHead().check(Problem())
