@@ -20,8 +20,6 @@ from .errors import SpecError, TleAttnError
 from .spec import DType, Kernel
 
 if TYPE_CHECKING:
-    import torch
-
     from .testing import DecodeProblem
 
 #: targets that need no GPU
@@ -136,7 +134,7 @@ def problems(kernel: Kernel, *, seed: int, emulated: bool) -> list[tuple[str, De
     return made
 
 
-def scales_of(problem: DecodeProblem) -> dict[str, torch.Tensor]:
+def scales_of(problem: DecodeProblem) -> dict[str, Any]:
     """The scales of a problem as arguments of `Plan.run`: none for bf16."""
     if not problem.is_fp8:
         return {}

@@ -71,9 +71,9 @@ def write_rows(args, value, row, d, keep, seq, head):
 
 @jit
 def write_lse(args, m, l, row, keep, seq, head):
-    """Log-sum-exp of query rows from the base-2 maximum m and the sum l."""
+    """Log-sum-exp of query rows from the base-2 maximum m and the sum l, which carries 2**P_EXPONENT as P does."""
     if LSE:
         token = as_int64(seq * QUERY_TOKENS + row // GROUP)
         q_head = head * GROUP + row % GROUP
-        value = where(l > 0.0, (m + log2(l)) * LSE_UNIT, float("-inf"))
+        value = where(l > 0.0, (m + log2(l) - P_EXPONENT) * LSE_UNIT, float("-inf"))
         store(args.lse + token * (args.kv_heads * GROUP) + q_head, value, mask=keep)

@@ -18,6 +18,7 @@ from tle_attn.dialect import (
     barrier_wait,
     cdiv,
     cols,
+    even_registers,
     evict_first,
     fence_async,
     full_cols,
@@ -57,6 +58,8 @@ class DecodeMainloop(Mainloop):
         ctas_per_sm: CTAs that share a multiprocessor; the register file is divided by it.  Two let one CTA's start and merge hide behind
             the other's loads (1 to 3 us on an H200, docs/performance.md).
         producer_registers: registers per thread of a producer warp; it issues copies and needs few.
+        even_registers: leave every role the registers that it was launched with, which spares the start the hand-over; by default for 8 columns
+            and two CTAs a multiprocessor, whose consumer fits into 128.
     """
 
     KIND = "mainloop"
@@ -67,6 +70,7 @@ class DecodeMainloop(Mainloop):
 
     ctas_per_sm: int = field(default=2, validator=at_least(1, "CTAs that share a multiprocessor", 4))
     producer_registers: int = field(default=32, validator=at_least(24, "registers per thread; setmaxnreg takes multiples of 8 from 24", 240))
+    even_registers: bool | None = None
 
     loader: Block = slot("loader", factory=PagedTma)
     ring: Block = slot("ring", factory=MbarrierRing)
@@ -87,8 +91,14 @@ class DecodeMainloop(Mainloop):
                 reason="a tile's scales are stored after the next tile's copies are started: with one slot producer and consumer would wait for each other",
             )
 
+    def keeps_registers(self, problem: Problem) -> bool:
+        return problem.columns == 8 and self.ctas_per_sm <= 2 if self.even_registers is None else self.even_registers
+
     def constants(self, problem: Problem) -> dict[str, Constant]:
-        return {"PRODUCER_REGISTERS": Constant(self.producer_registers, "registers per thread of a producer warp")}
+        return {
+            "PRODUCER_REGISTERS": Constant(self.producer_registers, "registers per thread of a producer warp"),
+            "EVEN_REGISTERS": Constant(self.keeps_registers(problem), "roles keep the registers that they were launched with"),
+        }
 
     def launch_note(self, problem: Problem, entry: str) -> str:
         if entry == "decode":
@@ -146,6 +156,7 @@ class DecodeMainloop(Mainloop):
             roles=(Role("attend", "attend", 4, 0), Role("load_keys", "load_keys", 1, self.producer_registers), Role("load_values", "load_values", 1, self.producer_registers)),
             scratch_bytes=4 * n * 4,
             ctas_per_sm=self.ctas_per_sm,
+            even_registers=self.keeps_registers(problem),
         )
 
 
@@ -158,9 +169,8 @@ def tile_range(args, kv_len):
 
 
 @jit
-def load_keys(args, boxes, k_scales, full, scales_full, empty):
+def load_keys(args, pair, first, count, kv_len, flags, boxes, k_scales, full, scales_full, empty):
     """Producer role: K tiles, and their scales where every key has one."""
-    pair, first, count, kv_len, slot, first_slot, splits, flags = task(args)
     head = pair % args.kv_heads
     page_row = args.block_ids + (pair // args.kv_heads) * args.block_ids_stride
     if EVICT_FIRST:
@@ -193,9 +203,8 @@ def load_keys(args, boxes, k_scales, full, scales_full, empty):
 
 
 @jit
-def load_values(args, boxes, full, empty):
+def load_values(args, pair, first, count, kv_len, flags, boxes, full, empty):
     """Producer role: V tiles."""
-    pair, first, count, kv_len, slot, first_slot, splits, flags = task(args)
     head = pair % args.kv_heads
     page_row = args.block_ids + (pair // args.kv_heads) * args.block_ids_stride
     if EVICT_FIRST:
@@ -232,9 +241,10 @@ def logits(args, s, factor, token, query, q_head):
 
 
 @jit
-def attend(args, q_smem, p_smem, k_ring, v_ring, k_scales, k_full, v_full, scales_full, k_empty, v_empty):
+def attend(
+    args, pair, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_scales, k_full, v_full, scales_full, k_empty, v_empty
+):
     """Consumer role: the product of tile i and the scores of tile i + 1 run together; then the merge."""
-    pair, first, count, kv_len, slot, first_slot, splits, flags = task(args)
     seq = pair // args.kv_heads
     head = pair % args.kv_heads
     load_queries(args, q_smem, seq, head)
@@ -286,6 +296,10 @@ def attend(args, q_smem, p_smem, k_ring, v_ring, k_scales, k_full, v_full, scale
 @jit
 def decode(args):
     """One task of the batch: every query row of a (sequence, key/value head) pair against a run of its keys."""
+    # before the set-up, which hides the load
+    pair, first, count, kv_len, slot, first_slot, splits, flags = task(args)
+    if slot == -2:
+        return
     k_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
     v_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
     q_smem = alloc([COLUMNS, HEAD_DIM], DTYPE)
@@ -304,11 +318,19 @@ def decode(args):
         k_scales = alloc_plain([STAGES, TILE], F32)
         scales_full = alloc_barriers(STAGES)
     fence_async()
+    if EVEN_REGISTERS:
+        even_registers()
     warp_specialize(
         [
-            (attend, (args, q_smem, p_smem, k_ring, v_ring, k_scales, k_full, v_full, scales_full, k_empty, v_empty)),
-            (load_keys, (args, k_boxes, k_scales, k_full, scales_full, k_empty)),
-            (load_values, (args, v_boxes, v_full, v_empty)),
+            (
+                attend,
+                (
+                    args, pair, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_scales, k_full, v_full, scales_full,
+                    k_empty, v_empty,
+                ),
+            ),
+            (load_keys, (args, pair, first, count, kv_len, flags, k_boxes, k_scales, k_full, scales_full, k_empty)),
+            (load_values, (args, pair, first, count, kv_len, flags, v_boxes, v_full, v_empty)),
         ],
         [1, 1],
         [PRODUCER_REGISTERS, PRODUCER_REGISTERS],

@@ -35,6 +35,7 @@ from tle_attn.dialect import (
 )
 from tle_attn.spec import Argument, Block, Constant, Function, Problem
 from tle_attn.spec.problem import at_least
+from tle_attn.spec.types import DType
 
 WARPS = 4
 
@@ -52,8 +53,8 @@ class SplitMerge(Block):
     poll_above: int = field(default=8, validator=at_least(0, "number of splits above which a sequence's CTAs poll and merge a slice each"))
 
     def constants(self, problem: Problem) -> dict[str, Constant]:
-        # the compiler's scratch for the last sum is 4 warps x block x 4 B; at 32 columns a larger one would cost the second CTA of the multiprocessor
-        block = 64 if problem.columns == 16 else 32
+        # 32 slices of all query rows keep 32 CTAs busy; the compiler's scratch for a slice's last sum, 16 B x block, must not cost bf16 its second CTA
+        block = 32 if problem.columns == 8 or problem.dtype is DType.BF16 and problem.columns >= 32 else min(4 * problem.columns, problem.head_dim)
         lanes = WARPS * 32 * 4 // block
         return {
             "POLL_ABOVE": Constant(self.poll_above, "splits above which the CTAs of a sequence merge a slice each"),
@@ -80,12 +81,14 @@ def finish(args, o, m, l, pair, seq, head, slot, first_slot, splits, flags):
     row = cols(o)
     d = head_dim_of(rows(o))
     keep = (row < ROWS)[None, :] & (d >= 0)[:, None]
+    if slot >= 0:
+        # the largest store first, so that the sum over keys hides part of its way
+        store(args.partial_o + as_int64(slot) * (COLUMNS * HEAD_DIM) + (row * HEAD_DIM)[None, :] + d[:, None], o, mask=keep)
     l = reduce_sum(l, 0)
     if slot == -1:
         write_rows(args, o * like_cols(inverse_of(l), o)[None, :], row[None, :], d[:, None], keep, seq, head)
         write_lse(args, m, l, row, row < ROWS, seq, head)
     if slot >= 0:
-        store(args.partial_o + as_int64(slot) * (COLUMNS * HEAD_DIM) + (row * HEAD_DIM)[None, :] + d[:, None], o, mask=keep)
         ml = args.partial_ml + as_int64(slot) * (2 * COLUMNS)
         store(ml + row, m, mask=row < ROWS)
         store(ml + COLUMNS + row, l, mask=row < ROWS)

@@ -84,6 +84,19 @@ def test_narrow_floats_round_after_each_operation(load_text, generator, dtype):
     assert torch.equal(evaluate(load_text, "x * y.to(F32)", (M, N), x=x, y=y), x.float() * y.float())
 
 
+def test_literals_take_the_type_of_the_tile(load_text, generator):
+    x = tile(generator, torch.bfloat16)
+    tenth = torch.tensor(0.1, dtype=torch.bfloat16)
+    assert torch.equal(evaluate(load_text, "x * 0.1", (M, N), "bf16", x=x), x * tenth)
+    assert torch.equal(evaluate(load_text, "where(x > 0.0, x, 0.1)", (M, N), "bf16", x=x), torch.where(x > 0, x, tenth))
+
+
+def test_fp8_tiles_can_be_selected(load_text, generator):
+    x = tile(generator).to(torch.float8_e4m3fn)
+    out = evaluate(load_text, "where((rows(x) < 5)[:, None], x, 0.0)", (M, N), "fp8", x=x)
+    assert torch.equal(out.float(), torch.where(torch.arange(M)[:, None] < 5, x.float(), 0))
+
+
 def test_integer_tiles_truncate(load_text, generator):
     x = torch.randint(-60, 60, (M, N), generator=generator, dtype=torch.int32)
     y = torch.randint(1, 9, (M, N), generator=generator, dtype=torch.int32)

@@ -61,7 +61,9 @@ FP8_GROUPS = (config(FP8, 1, 64, 5, 4), config(FP8_PER_TOKEN, 1, 64, 5, 4), conf
 LSE = tuple(config(recipe, q, 64, 8, 2, epilogue__lse=base) for recipe in (DYNAMIC, STATIC) for q, base in ((1, "e"), (3, "2")))
 LSE += (config(FP8, 2, 64, 8, 2, epilogue__lse="e"),)
 STAGES = (*(config(DYNAMIC, ring__stages=stages) for stages in (1, 2)), config(DYNAMIC, ring__stages=4, mainloop__ctas_per_sm=1))
+#: the running maximum followed lazily, as by default, and exactly
+MAXIMA = tuple(config(recipe, **options) for recipe in (DYNAMIC, FP8) for options in ({}, {"softmax__maximum": "exact"}))
 #: every split sequence polls, or none does
 MERGES = (config(DYNAMIC, 2, reduce__poll_above=1), config(DYNAMIC, 2, reduce__poll_above=0))
 
-ALL = tuple(dict.fromkeys((*POINTS, *FP8_POINTS, *GROUPS, *FP8_GROUPS, *HEAD_DIM_64, *SOFT_CAPS, *WINDOWS, *LSE, *STAGES, *MERGES)))
+ALL = tuple(dict.fromkeys((*POINTS, *FP8_POINTS, *GROUPS, *FP8_GROUPS, *HEAD_DIM_64, *SOFT_CAPS, *WINDOWS, *LSE, *STAGES, *MAXIMA, *MERGES)))

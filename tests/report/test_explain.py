@@ -38,9 +38,13 @@ def test_shared_memory_adds_up() -> None:
 
 
 def test_barriers_say_who_arrives_and_who_waits() -> None:
-    rows = {r[0]: r for r in table(explain(tle_attn.load("hy3/decode_bf16")), "Barriers").rows}
-    assert rows["k_full"][2] == "1 arrival + 16,384 B" and rows["k_full"][5] == "in use"
-    assert rows["k_empty"][3:] == ("attend", "load_pages", "free")
+    recipe = tle_attn.load("hy3/decode_bf16")
+    rows = {r[0]: r for r in table(explain(recipe), "Barriers").rows}
+    resources = recipe.kernel().resources
+    roles = {r.name for r in resources.roles}
+    assert set(rows) == {b.name for b in (*resources.barriers, *resources.named)}
+    assert rows["k_full"][2] == "1 arrival + 16,384 B" and rows["k_full"][5] == "in use"  # a TMA box of 64 x 128 bf16
+    assert rows["k_empty"][5] == "free" and {rows["k_empty"][3], rows["k_empty"][4]} <= roles
 
 
 def test_registers_of_roles_fit_what_is_launched() -> None:

@@ -193,6 +193,11 @@ class NamedBarriers:
         return NamedBarrier(gl.to_tensor(self.first_id + i), self.threads)
 
 
+@gluon.jit
+def even_registers():
+    gl.inline_asm_elementwise(_hooked("even_registers", "mov.u32 $0, 0;"), "=r", [], dtype=gl.int32, is_pure=False, pack=1)
+
+
 # ---- global memory
 
 @gluon.jit
@@ -380,8 +385,12 @@ def smem_load_cols(buffer, tile):
 
 @gluon.constexpr_function
 def _init_barriers(n, count, warps):
-    inits = " ".join(f"@one mbarrier.init.shared::cta.b64 [$1+{8 * i}], {count};" for i in range(n))
-    return _one_thread(warps, f"{inits} fence.mbarrier_init.release.cluster; mov.u32 $0, 0;")
+    """Thread i of the role initialises barrier i."""
+    rounds = " ".join(
+        f"setp.lt.s32 p, t, {n - i}; @p mbarrier.init.shared::cta.b64 [a+{8 * i}], {count};" for i in range(0, n, 32 * warps)
+    )
+    return (f"{{ .reg .pred p; .reg .b32 t, a; mov.u32 t, %tid.x; and.b32 t, t, {32 * warps - 1}; mad.lo.u32 a, t, 8, $1; {rounds} "
+            "fence.mbarrier_init.release.cluster; mov.u32 $0, 0; }")
 
 
 @gluon.jit
@@ -519,7 +528,9 @@ def _hook_ttgir(module):
 
     if any(_ADDRESS.finditer(text)):
         keep = "".join(f"    ttg.local_dealloc {a['buffer']} : {a['type']}\n" for a in _ALLOCATION.finditer(text))
-        text = _ADDRESS.sub(address, re.sub(r"^    tt\.return", keep + "    tt.return", text, flags=re.MULTILINE))
+        text = _ADDRESS.sub(address, text)
+        end = text.rindex("    tt.return")  # an earlier return comes before the allocations
+        text = text[:end] + keep + text[end:]
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "module.ttgir")
         with open(path, "w") as file:
@@ -549,6 +560,8 @@ def _hook_ptx(text, metadata, barriers, role_0_warps):
         load = r"@(%p\d+) (cp\.async\.bulk\.tensor\.\dd\.shared::cluster\.global\S*mbarrier::complete_tx::bytes)( [^;]*);"
         both = r"{ .reg .pred hint, none; and.pred hint, \1, tle_attn_evict; xor.pred none, \1, hint; @hint \2.L2::cache_hint\3, tle_attn_policy; @none \2\3; }"
         text = re.sub(load, both, text)
+    if f"{_HOOK} even_registers;" in text:
+        text = re.sub(r"\tsetmaxnreg[^\n]*\n", "", text)
     if registers:
         start = text.index("{", text.index(".entry")) + 1
         text = text[:start] + registers + text[start:]

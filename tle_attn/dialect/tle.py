@@ -211,6 +211,11 @@ def alloc_named(first_id: tl.constexpr, n: tl.constexpr, threads: tl.constexpr):
 
 
 @triton.jit
+def even_registers():
+    pass  # the compiler decides
+
+
+@triton.jit
 def evict_first(yes):
     pass  # a hint that TLE's copy cannot carry
 

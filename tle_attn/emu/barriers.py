@@ -36,8 +36,11 @@ class Barrier:
         return text
 
     def arrive(self, machine: Machine, who: str, clock: Clock, place: Place, nbytes: int = 0) -> None:
-        """One arrival that also expects `nbytes`."""
-        join(self.clock, clock)
+        """One arrival that also expects `nbytes`; `clock` is what it publishes."""
+        if self.clock:
+            join(self.clock, clock)
+        else:
+            self.clock = clock
         self.bytes += nbytes
         self.pending -= 1
         self.arrived.append((who, place))

@@ -94,7 +94,7 @@ class Machine:
         self.waiting: Iterator[Callable[[], None]] = iter(())  # clusters not started yet
         self.counts = dict.fromkeys(("ctas", "switches", "copies", "copy_bytes", "wgmmas", "waits", "polls", "dependent_launches"), 0)
         self.shared_bytes = 0
-        self.started = self.finished = self.resident = self.most_resident = 0
+        self.started = self.resident = self.most_resident = 0
         self.total = 0
         self.residency = 0
 
@@ -239,7 +239,6 @@ class Machine:
                 other.allocations.clear()
                 other.barriers.clear()
         self.counts["ctas"] += 1
-        self.finished += 1
         self.resident -= 1
         self.start_clusters()
 

@@ -1,20 +1,15 @@
-"""Global memory: torch tensors accessed in place, with bounds, order between roles, and unwritten workspace.
-
-Order is tracked per element, and only for storages that the kernel writes: until the first write the reads are just listed.  A storage
-is tracked in units of the smallest element type that the launch sees it through.
-"""
+"""Global memory: torch tensors accessed in place through pointers, with bounds and order checked per element."""
 
 import ctypes
-from collections import deque
 
 import numpy as np
 
-from tle_attn.emu.clocks import Access, Clock
 from tle_attn.emu.dtypes import BY_NAME, DType, decode, encode
-from tle_attn.emu.errors import EmulationError, OutOfBounds, Race, Unwritten
+from tle_attn.emu.errors import EmulationError, OutOfBounds, Race
 from tle_attn.emu.integers import Int32, Int64
 from tle_attn.emu.machine import running
 from tle_attn.emu.source import Place, at, where
+from tle_attn.emu.storage import Storage, Units
 from tle_attn.emu.tiles import Tile, UniformTile, broadcast_shapes
 
 TORCH_TYPES = {
@@ -26,115 +21,7 @@ TORCH_TYPES = {
     "i64": ("int64",),
     "u8": ("uint8", "bool"),
 }
-READS_REMEMBERED = 1 << 16  # reads listed before the first write of a storage
 _UNDEFINED = -0x5A5A5A5B  # what a masked-off integer element holds when `other` is not given
-
-
-class Storage:
-    """The memory of one torch storage, as this launch sees it."""
-
-    def __init__(self, nbytes: int):
-        self.nbytes = nbytes
-        self.unit = 8
-        self.accesses: list[Access | None] = [None]  # by number; 0 = nothing in this launch
-        self.writes: np.ndarray | None = None  # per unit: number of the last write
-        self.reads: np.ndarray | None = None  # per unit: number of the set of reads since
-        self.read_sets: list[frozenset[int]] = [frozenset()]
-        self.read_set_numbers: dict[frozenset[int], int] = {frozenset(): 0}
-        self.early_reads: deque = deque(maxlen=READS_REMEMBERED)
-        self.words: dict = {}  # unit -> the word's state as an atomic
-
-    def track(self) -> None:
-        """From now on every unit has a last write and the reads since."""
-        if self.writes is not None:
-            return
-        count = -(-self.nbytes // self.unit)
-        self.writes, self.reads = np.zeros(count, np.int32), np.zeros(count, np.int32)
-        for access, units in self.early_reads:
-            self._note_read(access, units() if callable(units) else units, {})
-        self.early_reads.clear()
-
-    def number(self, access: Access) -> int:
-        self.accesses.append(access)
-        return len(self.accesses) - 1
-
-    # ---------------------------------------------------------------- checks
-    def read(self, tensor: "GlobalTensor", units, clock: Clock, access: Access) -> None:
-        """`access` reads `units` (an int or an array)."""
-        if self.writes is None:
-            self.early_reads.append((access, units))
-            return
-        units = units() if callable(units) else units
-        self.check_written(tensor, units, clock, access)
-        self._note_read(access, units, clock)
-
-    def check_written(self, tensor: "GlobalTensor", units, clock: Clock, access: Access) -> None:
-        """The reader `access` must come after the last writes of `units`."""
-        if self.writes is None:
-            return
-        for write in _distinct(self.writes[units]):
-            if write:
-                self._ordered(tensor, self.accesses[write], clock, access)
-            elif tensor.workspace:
-                raise Unwritten(
-                    f"{access} reads {tensor.name}{self._first(tensor, units, write)}, a workspace element that nothing has written, at {access.line}"
-                )
-
-    def write(self, tensor: "GlobalTensor", units, clock: Clock, access: Access) -> None:
-        """`access` writes `units`."""
-        self.track()
-        for write in _distinct(self.writes[units]):
-            if write:
-                self._ordered(tensor, self.accesses[write], clock, access)
-        for number in _distinct(self.reads[units]):
-            for read in self.read_sets[number]:
-                read = self.accesses[read]
-                if not read.known_to(clock):
-                    raise Race(f"{access} overwrites {tensor.name} while nothing orders it after {read}\n  write at {access.line}\n  read  at {read.line}")
-        self.reads[units] = 0
-        self.writes[units] = self.number(access)
-
-    def _ordered(self, tensor: "GlobalTensor", earlier: Access, clock: Clock, access: Access) -> None:
-        if earlier.atomic and access.atomic or earlier.known_to(clock):
-            return
-        kind = "reads" if "load" in access.verb else "overwrites"
-        raise Race(
-            f"{access} {kind} {tensor.name} without any order after {earlier}: no release and acquire lies between\n"
-            f"  access at {access.line}\n  earlier write at {earlier.line}"
-        )
-
-    def _note_read(self, access: Access, units, clock: Clock) -> None:
-        number = self.number(access)
-        previous = self.reads[units]
-        distinct = _distinct(previous)
-        merged = [self._with_read(old, number, clock) for old in distinct]
-        self.reads[units] = merged[0] if len(merged) == 1 else np.asarray(merged, np.int32)[np.searchsorted(distinct, previous)]
-
-    def _with_read(self, old: int, number: int, clock: Clock) -> int:
-        """The set `old` plus one read; reads that the new one comes after need not be kept."""
-        component = self.accesses[number].component
-        kept = (read for read in self.read_sets[old] if self.accesses[read].component != component and not self.accesses[read].known_to(clock))
-        reads = frozenset((*kept, number))
-        if reads not in self.read_set_numbers:
-            self.read_set_numbers[reads] = len(self.read_sets)
-            self.read_sets.append(reads)
-        return self.read_set_numbers[reads]
-
-    def _first(self, tensor: "GlobalTensor", units, write: int) -> str:
-        """The first element among `units` with that last write, as an index into the tensor."""
-        units = np.atleast_1d(units)
-        unit = units[self.writes[units] == write].min()
-        return f"[{(unit - tensor.first_unit) // tensor.units_per_element}]"
-
-
-def _distinct(numbers) -> list[int]:
-    """The different values in an array (nearly always one) or a scalar."""
-    if numbers.ndim == 0:
-        return [int(numbers)]
-    if not numbers.size:
-        return []
-    first = numbers.flat[0]
-    return [int(first)] if (numbers == first).all() else np.unique(numbers).tolist()
 
 
 class GlobalTensor:
@@ -159,8 +46,8 @@ class GlobalTensor:
     def first_unit(self) -> int:
         return self.byte_offset // self.storage.unit
 
-    def units(self, offsets):
-        """Tracking units of elements (an int or an array of offsets)."""
+    def units(self, offsets: Units) -> Units:
+        """Tracking units of the elements at `offsets`."""
         n = self.units_per_element
         if n == 1:
             return offsets + self.first_unit

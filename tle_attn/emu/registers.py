@@ -150,12 +150,10 @@ def where(condition: object, x: object, y: object) -> "Tile | Int64":
     if type(x) is UniformTile or type(y) is UniformTile:
         return uniformly(where, condition, x, y)
     if isinstance(x, Tile):
-        dtype, a, b = x.dtype, x.values, None
-        b, dtype = (y.values, dtype) if isinstance(y, Tile) and y.dtype is dtype and y.shape == x.shape else second_operand(x, y)
+        a, (b, dtype) = x.values, second_operand(x, y, arithmetic=False)
     else:
         y = _lifted(y)
-        a, dtype = second_operand(y, x)
-        b = y.values
+        b, (a, dtype) = y.values, second_operand(y, x, arithmetic=False)
     if isinstance(condition, Tile) and condition.shape:
         broadcast_shapes(condition.shape, broadcast_shapes(np.shape(a), np.shape(b)))
     values = np.where(condition.values if isinstance(condition, Tile) else condition, a, b)

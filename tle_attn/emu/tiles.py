@@ -135,8 +135,8 @@ def as_scalar(value: np.generic, dtype: DType) -> "Tile | Int64":
 
 
 # ---------------------------------------------------------------- types of a binary operation
-def _result_type(x: DType, y: DType) -> DType:
-    if FP8 in (x, y):
+def _result_type(x: DType, y: DType, arithmetic: bool = True) -> DType:
+    if FP8 in (x, y) and (arithmetic or x is not y):
         raise EmulationError(f"arithmetic on an fp8 tile (convert it with .to first) at {at(where())}")
     if x.is_float or y.is_float:
         if x.is_float and y.is_float:
@@ -156,18 +156,20 @@ def broadcast_shapes(x: tuple[int, ...], y: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(max(a, b) for a, b in zip(x, y, strict=True))
 
 
-def second_operand(tile: Tile, other: object) -> tuple[np.ndarray | np.generic, DType]:
-    """The second operand of an operation on `tile`, and the type of the result."""
+def second_operand(tile: Tile, other: object, arithmetic: bool = True) -> tuple[np.ndarray | np.generic, DType]:
+    """The second operand of an operation on `tile`, and the type of the result (fp8 can be selected, not computed with)."""
     kind = type(other)
     if isinstance(other, Tile):
         if tile.shape != other.shape:
             broadcast_shapes(tile.shape, other.shape)
-        return other.values, tile.dtype if tile.dtype is other.dtype and tile.dtype is not FP8 else _result_type(tile.dtype, other.dtype)
+        return other.values, tile.dtype if tile.dtype is other.dtype and tile.dtype is not FP8 else _result_type(tile.dtype, other.dtype, arithmetic)
     if kind is float:
-        return np.float32(other), _result_type(tile.dtype, tile.dtype if tile.dtype.is_float else F32)
+        dtype = _result_type(tile.dtype, tile.dtype if tile.dtype.is_float else F32, arithmetic)
+        return np.float32(other) if dtype is F32 else representable(np.float32(other), dtype), dtype  # a literal takes the tile's type
     if isinstance(other, int):
         if tile.dtype.is_float:
-            return np.float32(int(other)), _result_type(tile.dtype, tile.dtype)
+            dtype = _result_type(tile.dtype, tile.dtype, arithmetic)
+            return np.float32(int(other)) if dtype is F32 else representable(np.float32(int(other)), dtype), dtype
         if kind is bool:
             return np.bool_(other), tile.dtype
         if isinstance(other, Int64):

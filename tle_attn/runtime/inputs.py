@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, InputTypeError
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     import torch
 
 
+@cache
 def torch_dtype(dtype: DType) -> Any:
     import torch
 
@@ -27,9 +29,10 @@ def want(tensor: Any, name: str, dtype: DType, shape: tuple[int | None, ...], de
         raise InputTypeError(f"{name}: dtype {str(tensor.dtype).removeprefix('torch.')} where {dtype.torch_name} is wanted")
     if tensor.device.type != device.type or (device.index is not None and tensor.device.index != device.index):
         raise InputError(f"{name}: on {tensor.device}, but the plan is for {device}")
-    if tensor.dim() != len(shape) or any(w is not None and w != got for w, got in zip(shape, tensor.shape)):
+    got = tensor.shape
+    if got != shape and (len(got) != len(shape) or any(w is not None and w != g for w, g in zip(shape, got))):
         wanted = ", ".join("any" if n is None else str(n) for n in shape)
-        raise InputError(f"{name}: shape {tuple(tensor.shape)} where [{axes}] = ({wanted}) is wanted")
+        raise InputError(f"{name}: shape {tuple(got)} where [{axes}] = ({wanted}) is wanted")
     return tensor
 
 

@@ -63,7 +63,7 @@ class BlockTest:
         ports: typed ports of the function; default: what the block says in `provides`, or the ports of the chain that the function joins.
         inputs: values by parameter or argument name: tensors for ports (random if not given), numbers for parameters without a port, tensors and numbers for the
             kernel arguments that the block reads (`args.name`).  A `Constant` is passed as a compile-time constant.
-        companions: blocks from which missing functions and constants are taken; default: the decode family's.
+        companions: blocks from which missing functions, constants and arguments are taken; default: the decode family's.
     """
 
     block: Block
@@ -209,9 +209,9 @@ class BlockTest:
             return [f"store({pointer}, {value})"]
         lines = [f"{value} = wgmma_wait(0, {value})"] if port.layout == "mma" else []
         if len(port.shape) == 2:
-            return [*lines, f"store({pointer} + (rows({value}) * {port.shape[1]})[:, None] + cols({value})[None, :], {value})"]
+            return [*lines, f"store({pointer} + (rows({value}) * {port.shape[1]})[:, None] + cols({value})[None, :], {_wide(value, port)})"]
         before, index, _ = self._register_index(port)
-        return [*lines, *before, f"store({pointer} + {index}, {value})"]
+        return [*lines, *before, f"store({pointer} + {index}, {_wide(value, port)})"]
 
     @staticmethod
     def _read_back(port: Port) -> list[str]:
@@ -220,7 +220,7 @@ class BlockTest:
             return [
                 f"{name}_tile = tile_zeros({port.shape[0]}, 32, 4)", f"{name} = smem_load_rows({port.name}, {name}_tile)", f"store({pointer} + rows({name}_tile), {name})",
             ]  # fmt: skip
-        return [f"{name} = smem_load({port.name})", f"store({pointer} + (rows({name}) * {port.shape[1]})[:, None] + cols({name})[None, :], {name}.to(F32))"]
+        return [f"{name} = smem_load({port.name})", f"store({pointer} + (rows({name}) * {port.shape[1]})[:, None] + cols({name})[None, :], {_wide(name, port)})"]
 
     # ---- running
     def values(self, seed: int) -> dict[str, Any]:
@@ -291,9 +291,16 @@ def check_block(
     return run
 
 
+NARROW = (DType.BF16, DType.F16, DType.FP8)
+
+
 def _pointer(port: Port, out: bool = False) -> str:
-    """Global tensors hold the port's type; shared tiles are read back as fp32, which holds them exactly."""
-    return "*f32" if out and port.place is Place.SHARED and port.dtype not in (DType.I32, DType.I64) else f"*{port.dtype.value}"
+    """Inputs hold the port's type; outputs of narrow types are kept as fp32, which holds them exactly."""
+    return "*f32" if out and port.dtype in NARROW else f"*{port.dtype.value}"
+
+
+def _wide(value: str, port: Port) -> str:
+    return f"{value}.to(F32)" if port.dtype in NARROW else value
 
 
 def _poison(port: Port, device: torch.device) -> torch.Tensor:

@@ -106,7 +106,7 @@ def mini_kernel(
         arguments, constants: of the text itself; blocks bring their own.
         entries: the kernels in `text`.
         roles: warps and registers, for the resource checks and the compiler.
-        companions: blocks from which missing functions and constants are taken; `default_companions` if not given.
+        companions: blocks from which missing functions, constants and arguments are taken; `default_companions` if not given.
 
     Raises:
         SpecError, LinkError, LintError: as for every kernel.
@@ -119,8 +119,12 @@ def mini_kernel(
     used = _with_companions(text, list(blocks), spare, problem, dict(constants or {}), entries)
     own = {name: c for block in spare if block not in used for name, c in block.constants(problem).items()}
     own = {name: c for name, c in own.items() if not any(name in b.constants(problem) for b in used)} | dict(constants or {})
+    offered = {a.name: a for block in spare if block not in used for a in block.arguments(problem)} | {a.name: a for a in arguments}
+    for block in used:
+        for argument in block.arguments(problem):
+            offered.pop(argument.name, None)
     mainloop = harness_class(text)(
-        blocks=tuple(used), takes=Resources(roles=tuple(roles)), own_arguments=tuple(arguments), own_constants=own, CHAINS=DecodeMainloop.CHAINS, ENTRIES=entries
+        blocks=tuple(used), takes=Resources(roles=tuple(roles)), own_arguments=tuple(offered.values()), own_constants=own, CHAINS=DecodeMainloop.CHAINS, ENTRIES=entries
     )
     return Kernel(name=name, problem=problem, mainloop=mainloop, summary="A test.")
 

@@ -1,0 +1,120 @@
+"""Decode mainloop: whole kernels of small problems against the float64 oracle, every geometry that it serves; and what it says about itself."""
+
+import pytest
+import torch
+
+import tle_attn
+from tle_attn.components.mainloops.decode import DecodeMainloop
+from tle_attn.components.masks.causal import Causal
+from tle_attn.components.masks.sliding_window import SlidingWindow
+from tle_attn.components.rings.mbarrier import MbarrierRing
+from tle_attn.components.schedulers.static_split import StaticSplit
+from tle_attn.components.scores.soft_cap import SoftCap
+from tle_attn.errors import ResourceError
+from tle_attn.spec import Kernel, Problem
+from tle_attn.testing import compare, compare_lse, make_decode_problem
+
+LENGTHS = [1, 63, 64, 65, 130, 0, 700]
+
+
+def check(kernel: Kernel, target: str, seed: int, *, lengths=LENGTHS, kv_heads: int = 1, layout: str = "NHD", lse_base: str | None = None, **options) -> None:
+    """Run a kernel composed in Python on a ragged batch and compare it with the oracle."""
+    p, device = kernel.problem, "cuda" if target == "gluon" else "cpu"
+    fp8 = {"dtype": "fp8", "quant": 0 if kernel.mainloop.scale.KEY_SCALES else 1} if p.dtype.value == "fp8" else {}
+    problem = make_decode_problem(
+        lengths, query_tokens=p.query_tokens, heads=(p.group * kv_heads, kv_heads), head_dim=p.head_dim, page=p.page, layout=layout, seed=seed, device=device, **fp8
+    )
+    plan = tle_attn.plan(kernel, batch=len(lengths), query_heads=p.group * kv_heads, kv_heads=kv_heads, target=target, seed=seed)
+    scales = {name: getattr(problem, name) for name in ("q_scale", "k_scale", "v_scale")} if fp8 else {}
+    out = problem.new_output()
+    _, lse = plan.run(problem.q, problem.k_cache, problem.v_cache, problem.block_ids, problem.kv_lens, out=out, **scales)
+    ref, ref_lse = problem.reference(lse_base=lse_base, **options)
+    compare(out, ref, rms=2e-2 if fp8 else 3e-3, name_row=problem.name_row)
+    if lse_base:
+        compare_lse(lse, ref_lse, atol=2e-2 if fp8 else 1e-3, name_row=problem.name_row)
+
+
+def kernel_of(problem: Problem, **slots) -> Kernel:
+    return Kernel(name="test", problem=problem, mainloop=DecodeMainloop(**slots))
+
+
+@pytest.mark.parametrize("page", [16, 32, 64, 128])
+@pytest.mark.parametrize("tokens", [1, 2, 3])
+def test_pages_and_query_tokens(target, seed, tokens, page):
+    stages = {"ring": MbarrierRing(stages=2)} if tokens == 3 else {}  # 32 columns leave less room for the ring
+    check(kernel_of(Problem(page=page, query_tokens=tokens), **stages), target, seed)
+
+
+@pytest.mark.parametrize("group", [1, 2, 3, 5, 8])
+def test_groups(target, seed, group):
+    check(kernel_of(Problem(group=group)), target, seed, lengths=[300, 64, 0])
+
+
+@pytest.mark.parametrize("layout", ["NHD", "HND"])
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_layouts_and_heads(target, seed, head_dim, layout):
+    check(kernel_of(Problem(head_dim=head_dim)), target, seed, kv_heads=2, layout=layout)
+
+
+@pytest.mark.parametrize("base", ["e", "2"])
+def test_lse(target, seed, base):
+    from tle_attn.components.epilogues.store import StoreEpilogue
+
+    check(kernel_of(Problem(), epilogue=StoreEpilogue(lse=base)), target, seed, lse_base=base)
+
+
+@pytest.mark.parametrize("base", ["e", "2"])
+def test_lse_of_fp8(target, seed, base):
+    """P and its sums carry a power of two, which the LSE must not."""
+    check(tle_attn.load("hy3/decode_fp8").set({"epilogue.lse": base}).kernel(), target, seed, lse_base=base)
+
+
+def test_static_split(target, seed):
+    check(kernel_of(Problem(), schedule=StaticSplit(splits=4)), target, seed, lengths=[5000, 513, 1, 0])
+
+
+def test_long_sequences_are_split_and_polled(target, seed):
+    check(kernel_of(Problem()), target, seed, lengths=[6000])
+
+
+@pytest.mark.parametrize("window", [1, 64, 100])
+def test_window(target, seed, window):
+    check(kernel_of(Problem(query_tokens=2), mask=(Causal(), SlidingWindow(window=window))), target, seed, window=window)
+
+
+def test_soft_cap_before_the_mask(target, seed):
+    check(kernel_of(Problem(), score=(SoftCap(cap=2.0),)), target, seed, soft_cap=2.0)
+
+
+def test_all_schedules_give_the_same_bits():
+    problem = make_decode_problem([100, 1, 900, 64], head_dim=64)
+    kernel = kernel_of(Problem(head_dim=64))
+    results = set()
+    for seed in range(6):
+        out, _ = tle_attn.plan(kernel, batch=4, query_heads=8, kv_heads=1, target="cpu", seed=seed).run(problem.q, problem.k_cache, problem.v_cache, problem.block_ids, problem.kv_lens)
+        results.add(out.view(torch.int16).numpy().tobytes())
+    assert len(results) == 1
+
+
+class TestResources:
+    def test_the_text_takes_what_the_spec_says(self):
+        """Shared buffers of the spec are the allocations of the emulated launch."""
+        from tle_attn import emu
+
+        kernel = kernel_of(Problem(query_tokens=2))
+        seen = []
+        launch = emu.launch
+
+        def watch(*args, **kwargs):
+            seen.append(launch(*args, **kwargs))
+            return seen[-1]
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(emu, "launch", watch)
+            check(kernel, "cpu", 0, lengths=[100])
+        assert seen[-1].shared_bytes == sum(b.nbytes for b in kernel.resources.buffers)
+
+    def test_more_stages_than_fit(self):
+        with pytest.raises(ResourceError, match="bytes of shared memory"):
+            kernel_of(Problem(), ring=MbarrierRing(stages=4))
+        kernel_of(Problem(), ring=MbarrierRing(stages=4), ctas_per_sm=1)
