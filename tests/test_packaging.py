@@ -53,7 +53,8 @@ def test_wheel_works_from_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
     # dependencies come from this environment; a .pth file found through another one is not read, so an editable install stays out
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index", "--ignore-installed", wheel, cwd=empty)
-    where = run(python, "-c", "import tle_attn, tle_attn.components, tle_attn.recipes as r\nprint(tle_attn.__file__, *tle_attn.components.__path__, *r.__path__)", cwd=empty)
+    show_paths = "import tle_attn, tle_attn.components as c, tle_attn.recipes as r\nprint(tle_attn.__file__, *c.__path__, *r.__path__)"
+    where = run(python, "-c", show_paths, cwd=empty)
     assert all(Path(p).is_relative_to(environment) for p in where.split())
     command = environment / "bin" / "tle-attn"
     assert "hy3/decode_bf16" in run(command, "list", cwd=empty)

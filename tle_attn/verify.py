@@ -168,7 +168,8 @@ def verify_kernel(kernel: Kernel, target: str = "cpu", *, seed: int = 0, device:
         if failure:
             failure = f"{kernel.name} on {target}, {name}: {failure}"
             break
-    return Verification(kernel=kernel.name, target=target, error=worst, tolerance=allowed, problems=len(made), seconds=time.perf_counter() - start, failure=failure)
+    seconds = time.perf_counter() - start
+    return Verification(kernel=kernel.name, target=target, error=worst, tolerance=allowed, problems=len(made), seconds=seconds, failure=failure)
 
 
 def _run_one(kernel: Kernel, target: str, problem: DecodeProblem, options: dict[str, Any], allowed: float, seed: int, device: Any) -> tuple[float, str | None]:

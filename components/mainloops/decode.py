@@ -18,7 +18,6 @@ from tle_attn.dialect import (
     barrier_wait,
     cdiv,
     cols,
-    even_registers,
     evict_first,
     fence_async,
     full_cols,
@@ -58,8 +57,6 @@ class DecodeMainloop(Mainloop):
         ctas_per_sm: CTAs that share a multiprocessor; the register file is divided by it.  Two let one CTA's start and merge hide behind
             the other's loads (1 to 3 us on an H200, docs/performance.md).
         producer_registers: registers per thread of a producer warp; it issues copies and needs few.
-        even_registers: leave every role the registers that it was launched with, which spares the start the hand-over; by default for 8 columns
-            and two CTAs a multiprocessor, whose consumer fits into 128.
     """
 
     KIND = "mainloop"
@@ -70,7 +67,6 @@ class DecodeMainloop(Mainloop):
 
     ctas_per_sm: int = field(default=2, validator=at_least(1, "CTAs that share a multiprocessor", 4))
     producer_registers: int = field(default=32, validator=at_least(24, "registers per thread; setmaxnreg takes multiples of 8 from 24", 240))
-    even_registers: bool | None = None
 
     loader: Block = slot("loader", factory=PagedTma)
     ring: Block = slot("ring", factory=MbarrierRing)
@@ -91,13 +87,9 @@ class DecodeMainloop(Mainloop):
                 reason="a tile's scales are stored after the next tile's copies are started: with one slot producer and consumer would wait for each other",
             )
 
-    def keeps_registers(self, problem: Problem) -> bool:
-        return problem.columns == 8 and self.ctas_per_sm <= 2 if self.even_registers is None else self.even_registers
-
     def constants(self, problem: Problem) -> dict[str, Constant]:
         return {
             "PRODUCER_REGISTERS": Constant(self.producer_registers, "registers per thread of a producer warp"),
-            "EVEN_REGISTERS": Constant(self.keeps_registers(problem), "roles keep the registers that they were launched with"),
         }
 
     def launch_note(self, problem: Problem, entry: str) -> str:
@@ -156,7 +148,6 @@ class DecodeMainloop(Mainloop):
             roles=(Role("attend", "attend", 4, 0), Role("load_keys", "load_keys", 1, self.producer_registers), Role("load_values", "load_values", 1, self.producer_registers)),
             scratch_bytes=4 * n * 4,
             ctas_per_sm=self.ctas_per_sm,
-            even_registers=self.keeps_registers(problem),
         )
 
 
@@ -318,8 +309,6 @@ def decode(args):
         k_scales = alloc_plain([STAGES, TILE], F32)
         scales_full = alloc_barriers(STAGES)
     fence_async()
-    if EVEN_REGISTERS:
-        even_registers()
     warp_specialize(
         [
             (

@@ -162,6 +162,11 @@ class Barriers:
 
 
 @gluon.jit
+def even_registers():
+    gl.inline_asm_elementwise(_hooked("even_registers", "mov.u32 $0, 0;"), "=r", [], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
 def as_int64(x):
     return gl.cast(x, gl.int64)
 
@@ -236,13 +241,24 @@ def smem_load(buffer):
     return buffer.mem.load(_whole_layout(shape, vec, gl.num_warps()))
 
 
+@gluon.constexpr_function
+def _init_barriers(n, count, warps):
+    """Thread i of the role initialises barrier i."""
+    rounds = " ".join(
+        f"setp.lt.s32 p, t, {n - i}; @p mbarrier.init.shared::cta.b64 [a+{8 * i}], {count};" for i in range(0, n, 32 * warps)
+    )
+    return (f"{{ .reg .pred p; .reg .b32 t, a; mov.u32 t, %tid.x; and.b32 t, t, {32 * warps - 1}; mad.lo.u32 a, t, 8, $1; {rounds} "
+            "fence.mbarrier_init.release.cluster; mov.u32 $0, 0; }")
+
+
 @gluon.jit
 def alloc_barriers(n: constexpr, arrive_count: constexpr = 1, init: constexpr = PENDING, expect_bytes: constexpr = 0):
     mem = gl.allocate_shared_memory(gl.int64, [n, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(n):
-        # a copy's own arrival counts once, a role's arrival ARRIVALS times: its warps share them
-        mbarrier.init(mem.index(i), count=arrive_count if expect_bytes else arrive_count * _ARRIVALS)
-    gl.inline_asm_elementwise("fence.mbarrier_init.release.cluster; mov.u32 $0, 0;", "=r", [], dtype=gl.int32, is_pure=False, pack=1)
+    # a copy's own arrival counts once, a role's arrival ARRIVALS times: its warps share them
+    count: constexpr = arrive_count if expect_bytes else arrive_count * _ARRIVALS
+    # Gluon's own init puts a barrier of the role between any two, 35 ns each on an H200
+    gl.inline_asm_elementwise(_init_barriers(n, count, gl.num_warps()), "=r,r", [_address(mem)], dtype=gl.int32, is_pure=False, pack=1)
+    role_sync()
     return Barriers(mem, init, expect_bytes)
 
 
@@ -272,10 +288,8 @@ def copy(descriptor, buffer, shape: constexpr, offsets, barrier):
 
 @gluon.jit
 def evict_first(yes):
-    # Gluon's copies take no cache policy before 3.9: the compile hook gives them this register as theirs.
-    assembly: constexpr = _hooked("policy", """{ .reg .b64 first, normal; .reg .pred p; setp.ne.s32 p, $1, 0;
-        createpolicy.fractional.L2::evict_first.b64 first, 1.0; createpolicy.fractional.L2::evict_normal.b64 normal, 1.0;
-        selp.b64 tle_attn_policy, first, normal, p; mov.u32 $0, 0; }""")
+    # Gluon's copies take no cache policy before 3.9: the compile hook makes each of them two, with and without this policy.
+    assembly: constexpr = _hooked("policy", "setp.ne.s32 tle_attn_evict, $1, 0; createpolicy.fractional.L2::evict_first.b64 tle_attn_policy, 1.0; mov.u32 $0, 0;")
     gl.inline_asm_elementwise(assembly, "=r,r", [yes], dtype=gl.int32, is_pure=False, pack=1)
 
 
@@ -341,7 +355,9 @@ def _hook_ttgir(module):
 
     if any(_ADDRESS.finditer(text)):
         keep = "".join(f"    ttg.local_dealloc {a['buffer']} : {a['type']}\n" for a in _ALLOCATION.finditer(text))
-        text = _ADDRESS.sub(address, re.sub(r"^    tt\.return", keep + "    tt.return", text, flags=re.MULTILINE))
+        text = _ADDRESS.sub(address, text)
+        end = text.rindex("    tt.return")  # an earlier return comes before the allocations
+        text = text[:end] + keep + text[end:]
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "module.ttgir")
         with open(path, "w") as file:
@@ -366,9 +382,13 @@ def _hook_ptx(text, metadata, barriers, role_0_warps):
     if f"{_HOOK} flag;" in text:  # assembly blocks hand a per-thread answer on
         registers += "\n\t.reg .b32 tle_attn_flag;"
     if f"{_HOOK} policy;" in text:
-        registers += "\n\t.reg .b64 tle_attn_policy;"
-        load = r"(cp\.async\.bulk\.tensor\.\dd\.shared::cluster\.global\S*mbarrier::complete_tx::bytes)( [^;]*);"
-        text = re.sub(load, r"\1.L2::cache_hint\2, tle_attn_policy;", text)
+        registers += "\n\t.reg .b64 tle_attn_policy;\n\t.reg .pred tle_attn_evict;"
+        # a load with evict_normal is not the same as one without a hint: it kept 48 MB out of an H200's 60 MB L2
+        load = r"@(%p\d+) (cp\.async\.bulk\.tensor\.\dd\.shared::cluster\.global\S*mbarrier::complete_tx::bytes)( [^;]*);"
+        both = r"{ .reg .pred hint, none; and.pred hint, \1, tle_attn_evict; xor.pred none, \1, hint; @hint \2.L2::cache_hint\3, tle_attn_policy; @none \2\3; }"
+        text = re.sub(load, both, text)
+    if f"{_HOOK} even_registers;" in text:
+        text = re.sub(r"\tsetmaxnreg[^\n]*\n", "", text)
     if registers:
         start = text.index("{", text.index(".entry")) + 1
         text = text[:start] + registers + text[start:]
@@ -511,7 +531,7 @@ SPLITS = constexpr(16)  # parts of a sequence at most
 MIN_TILES = constexpr(8)  # key tiles of a part at least
 MERGE_UNROLL = constexpr(8)  # partials whose loads are in flight in the last arriver
 OUT_DTYPE = constexpr(BF16)  # element type of the output
-PRODUCER_REGISTERS = constexpr(32)  # registers per thread of the producer warp
+PRODUCER_REGISTERS = constexpr(32)  # registers per thread of a producer warp
 
 
 # ---- loader: loader/paged_tma
@@ -674,13 +694,15 @@ def finish(partial_o, partial_ml, counters, out, out_token_stride, out_head_stri
     row = cols(o)
     d = head_dim_of(rows(o))
     keep = (row < ROWS)[None, :] & (d >= 0)[:, None]
+    if slot >= 0:
+        # the largest store first, so that the sum over keys hides part of its way
+        store(partial_o + as_int64(slot) * (COLUMNS * HEAD_DIM) + (row * HEAD_DIM)[None, :] + d[:, None], o, mask=keep)
     l = reduce_sum(l, 0)
     if slot == -1:
         write_rows(
             out, out_token_stride, out_head_stride, o * like_cols(inverse_of(l), o)[None, :], row[None, :], d[:, None], keep, seq, head,
         )
     if slot >= 0:
-        store(partial_o + as_int64(slot) * (COLUMNS * HEAD_DIM) + (row * HEAD_DIM)[None, :] + d[:, None], o, mask=keep)
         ml = partial_ml + as_int64(slot) * (2 * COLUMNS)
         store(ml + row, m, mask=row < ROWS)
         store(ml + COLUMNS + row, l, mask=row < ROWS)
@@ -758,11 +780,8 @@ def tile_range(kv_len):
 
 
 @jit
-def load_pages(
-    k_desc, v_desc, block_ids, block_ids_stride, kv_lens, new_tokens, kv_heads, k_boxes, v_boxes, k_full, v_full, k_empty, v_empty,
-):
-    """Producer role: page ids a block ahead, then the wait for the slot, K before V."""
-    pair, first, count, kv_len, slot, first_slot, splits, flags = task(kv_lens, new_tokens, kv_heads)
+def load_keys(k_desc, block_ids, block_ids_stride, kv_heads, pair, first, count, kv_len, flags, boxes, full, empty):
+    """Producer role: K tiles, and their scales where every key has one."""
     head = pair % kv_heads
     page_row = block_ids + (pair // kv_heads) * block_ids_stride
     evict_first(flags // 2)
@@ -777,10 +796,28 @@ def load_pages(
             later = page_block(page_row, end + PAGE_BLOCK, kv_len)
             end += PAGE_BLOCK
         lane = page - end + PAGE_BLOCK
-        acquire(k_empty, i)
-        load_tile(k_desc, k_boxes, k_full, slot_of(i), ids, lane, first + i, head)
-        acquire(v_empty, i)
-        load_tile(v_desc, v_boxes, v_full, slot_of(i), ids, lane, first + i, head)
+        acquire(empty, i)
+        load_tile(k_desc, boxes, full, slot_of(i), ids, lane, first + i, head)
+
+
+@jit
+def load_values(v_desc, block_ids, block_ids_stride, kv_heads, pair, first, count, kv_len, flags, boxes, full, empty):
+    """Producer role: V tiles."""
+    head = pair % kv_heads
+    page_row = block_ids + (pair // kv_heads) * block_ids_stride
+    evict_first(flags // 2)
+    start = first_page(first)
+    ids = page_block(page_row, start, kv_len)
+    later = page_block(page_row, start + PAGE_BLOCK, kv_len)
+    end = start + PAGE_BLOCK
+    for i in range(count):
+        page = first_page(first + i)
+        if page >= end:
+            ids = later
+            later = page_block(page_row, end + PAGE_BLOCK, kv_len)
+            end += PAGE_BLOCK
+        acquire(empty, i)
+        load_tile(v_desc, boxes, full, slot_of(i), ids, page - end + PAGE_BLOCK, first + i, head)
 
 
 @jit
@@ -794,11 +831,9 @@ def logits(s, factor, token, query):
 
 @jit
 def attend(
-    q, q_token_stride, q_head_stride, scale_log2, kv_lens, new_tokens, kv_heads, partial_o, partial_ml, counters, out, out_token_stride,
-    out_head_stride, q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty, v_empty,
+    q, q_token_stride, q_head_stride, scale_log2, kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, pair, first, count, kv_len, slot, first_slot, splits, q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty, v_empty
 ):
     """Consumer role: the product of tile i and the scores of tile i + 1 run together; then the merge."""
-    pair, first, count, kv_len, slot, first_slot, splits, flags = task(kv_lens, new_tokens, kv_heads)
     seq = pair // kv_heads
     head = pair % kv_heads
     load_queries(q, q_token_stride, q_head_stride, q_smem, seq, head)
@@ -847,6 +882,10 @@ def decode(
     partial_ml, counters, out, out_token_stride, out_head_stride,
 ):
     """One task of the batch: every query row of a (sequence, key/value head) pair against a run of its keys."""
+    # before the set-up, which hides the load
+    pair, first, count, kv_len, slot, first_slot, splits, flags = task(kv_lens, new_tokens, kv_heads)
+    if slot == -2:
+        return
     k_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
     v_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
     q_smem = alloc([COLUMNS, HEAD_DIM], DTYPE)
@@ -858,23 +897,18 @@ def decode(
     k_empty = alloc_barriers(STAGES, READERS, init=READY)
     v_empty = alloc_barriers(STAGES, READERS, init=READY)
     fence_async()
+    even_registers()
     warp_specialize(
         [
             (
                 attend,
                 (
-                    q, q_token_stride, q_head_stride, scale_log2, kv_lens, new_tokens, kv_heads, partial_o, partial_ml, counters, out,
-                    out_token_stride, out_head_stride, q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty, v_empty,
+                    q, q_token_stride, q_head_stride, scale_log2, kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, pair, first, count, kv_len, slot, first_slot, splits, q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty, v_empty,
                 ),
             ),
-            (
-                load_pages,
-                (
-                    k_desc, v_desc, block_ids, block_ids_stride, kv_lens, new_tokens, kv_heads, k_boxes, v_boxes, k_full, v_full, k_empty,
-                    v_empty,
-                ),
-            ),
+            (load_keys, (k_desc, block_ids, block_ids_stride, kv_heads, pair, first, count, kv_len, flags, k_boxes, k_full, k_empty)),
+            (load_values, (v_desc, block_ids, block_ids_stride, kv_heads, pair, first, count, kv_len, flags, v_boxes, v_full, v_empty)),
         ],
-        [1],
-        [PRODUCER_REGISTERS],
+        [1, 1],
+        [PRODUCER_REGISTERS, PRODUCER_REGISTERS],
     )

@@ -134,6 +134,11 @@ def barrier_arrive(barrier):
 
 
 @triton.jit
+def even_registers():
+    pass  # the compiler decides
+
+
+@triton.jit
 def evict_first(yes):
     pass  # a hint that TLE's copy cannot carry
 
@@ -181,7 +186,7 @@ SPLITS = constexpr(16)  # parts of a sequence at most
 MIN_TILES = constexpr(8)  # key tiles of a part at least
 MERGE_UNROLL = constexpr(8)  # partials whose loads are in flight in the last arriver
 OUT_DTYPE = constexpr(BF16)  # element type of the output
-PRODUCER_REGISTERS = constexpr(32)  # registers per thread of the producer warp
+PRODUCER_REGISTERS = constexpr(32)  # registers per thread of a producer warp
 
 
 # ---- loader: loader/paged_tma
@@ -344,13 +349,15 @@ def finish(partial_o, partial_ml, counters, out, out_token_stride, out_head_stri
     row = cols(o)
     d = head_dim_of(rows(o))
     keep = (row < ROWS)[None, :] & (d >= 0)[:, None]
+    if slot >= 0:
+        # the largest store first, so that the sum over keys hides part of its way
+        store(partial_o + as_int64(slot) * (COLUMNS * HEAD_DIM) + (row * HEAD_DIM)[None, :] + d[:, None], o, mask=keep)
     l = reduce_sum(l, 0)
     if slot == -1:
         write_rows(
             out, out_token_stride, out_head_stride, o * like_cols(inverse_of(l), o)[None, :], row[None, :], d[:, None], keep, seq, head,
         )
     if slot >= 0:
-        store(partial_o + as_int64(slot) * (COLUMNS * HEAD_DIM) + (row * HEAD_DIM)[None, :] + d[:, None], o, mask=keep)
         ml = partial_ml + as_int64(slot) * (2 * COLUMNS)
         store(ml + row, m, mask=row < ROWS)
         store(ml + COLUMNS + row, l, mask=row < ROWS)
@@ -428,11 +435,8 @@ def tile_range(kv_len):
 
 
 @jit
-def load_pages(
-    k_desc, v_desc, block_ids, block_ids_stride, kv_lens, new_tokens, kv_heads, k_boxes, v_boxes, k_full, v_full, k_empty, v_empty,
-):
-    """Producer role: page ids a block ahead, then the wait for the slot, K before V."""
-    pair, first, count, kv_len, slot, first_slot, splits, flags = task(kv_lens, new_tokens, kv_heads)
+def load_keys(k_desc, block_ids, block_ids_stride, kv_heads, pair, first, count, kv_len, flags, boxes, full, empty):
+    """Producer role: K tiles, and their scales where every key has one."""
     head = pair % kv_heads
     page_row = block_ids + (pair // kv_heads) * block_ids_stride
     evict_first(flags // 2)
@@ -447,10 +451,28 @@ def load_pages(
             later = page_block(page_row, end + PAGE_BLOCK, kv_len)
             end += PAGE_BLOCK
         lane = page - end + PAGE_BLOCK
-        acquire(k_empty, i)
-        load_tile(k_desc, k_boxes, k_full, slot_of(i), ids, lane, first + i, head)
-        acquire(v_empty, i)
-        load_tile(v_desc, v_boxes, v_full, slot_of(i), ids, lane, first + i, head)
+        acquire(empty, i)
+        load_tile(k_desc, boxes, full, slot_of(i), ids, lane, first + i, head)
+
+
+@jit
+def load_values(v_desc, block_ids, block_ids_stride, kv_heads, pair, first, count, kv_len, flags, boxes, full, empty):
+    """Producer role: V tiles."""
+    head = pair % kv_heads
+    page_row = block_ids + (pair // kv_heads) * block_ids_stride
+    evict_first(flags // 2)
+    start = first_page(first)
+    ids = page_block(page_row, start, kv_len)
+    later = page_block(page_row, start + PAGE_BLOCK, kv_len)
+    end = start + PAGE_BLOCK
+    for i in range(count):
+        page = first_page(first + i)
+        if page >= end:
+            ids = later
+            later = page_block(page_row, end + PAGE_BLOCK, kv_len)
+            end += PAGE_BLOCK
+        acquire(empty, i)
+        load_tile(v_desc, boxes, full, slot_of(i), ids, page - end + PAGE_BLOCK, first + i, head)
 
 
 @jit
@@ -464,11 +486,9 @@ def logits(s, factor, token, query):
 
 @jit
 def attend(
-    q, q_token_stride, q_head_stride, scale_log2, kv_lens, new_tokens, kv_heads, partial_o, partial_ml, counters, out, out_token_stride,
-    out_head_stride, q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty, v_empty,
+    q, q_token_stride, q_head_stride, scale_log2, kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, pair, first, count, kv_len, slot, first_slot, splits, q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty, v_empty
 ):
     """Consumer role: the product of tile i and the scores of tile i + 1 run together; then the merge."""
-    pair, first, count, kv_len, slot, first_slot, splits, flags = task(kv_lens, new_tokens, kv_heads)
     seq = pair // kv_heads
     head = pair % kv_heads
     load_queries(q, q_token_stride, q_head_stride, q_smem, seq, head)
@@ -517,6 +537,10 @@ def decode(
     partial_ml, counters, out, out_token_stride, out_head_stride,
 ):
     """One task of the batch: every query row of a (sequence, key/value head) pair against a run of its keys."""
+    # before the set-up, which hides the load
+    pair, first, count, kv_len, slot, first_slot, splits, flags = task(kv_lens, new_tokens, kv_heads)
+    if slot == -2:
+        return
     k_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
     v_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
     q_smem = alloc([COLUMNS, HEAD_DIM], DTYPE)
@@ -528,23 +552,18 @@ def decode(
     k_empty = alloc_barriers(STAGES, READERS, init=READY)
     v_empty = alloc_barriers(STAGES, READERS, init=READY)
     fence_async()
+    even_registers()
     warp_specialize(
         [
             (
                 attend,
                 (
-                    q, q_token_stride, q_head_stride, scale_log2, kv_lens, new_tokens, kv_heads, partial_o, partial_ml, counters, out,
-                    out_token_stride, out_head_stride, q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty, v_empty,
+                    q, q_token_stride, q_head_stride, scale_log2, kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, pair, first, count, kv_len, slot, first_slot, splits, q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty, v_empty,
                 ),
             ),
-            (
-                load_pages,
-                (
-                    k_desc, v_desc, block_ids, block_ids_stride, kv_lens, new_tokens, kv_heads, k_boxes, v_boxes, k_full, v_full, k_empty,
-                    v_empty,
-                ),
-            ),
+            (load_keys, (k_desc, block_ids, block_ids_stride, kv_heads, pair, first, count, kv_len, flags, k_boxes, k_full, k_empty)),
+            (load_values, (v_desc, block_ids, block_ids_stride, kv_heads, pair, first, count, kv_len, flags, v_boxes, v_full, v_empty)),
         ],
-        [1],
-        [PRODUCER_REGISTERS],
+        [1, 1],
+        [PRODUCER_REGISTERS, PRODUCER_REGISTERS],
     )

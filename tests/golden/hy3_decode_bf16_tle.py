@@ -79,6 +79,30 @@ def load_acquire(pointer):
 
 
 @triton.jit
+def arrive_release(pointer):
+    atomic_add(pointer, 1, sem="release")
+
+
+@triton.jit
+def wait_at_least(pointer, value):
+    seen = load_acquire(pointer)
+    while seen < value:
+        seen = load_acquire(pointer)
+
+
+@triton.jit
+def take_ticket(pointer):
+    return atomic_add(pointer, 1)
+
+
+@triton.jit
+def reset_after(pointer, ticket, last):
+    if ticket == last:
+        tl.store(pointer, 0)
+        tl.store(pointer + 1, 0)
+
+
+@triton.jit
 def as_int64(x):
     return tl.cast(x, tl.int64)
 
@@ -152,6 +176,11 @@ def barrier_arrive(barrier):
 
 
 @triton.jit
+def even_registers():
+    pass  # the compiler decides
+
+
+@triton.jit
 def evict_first(yes):
     pass  # a hint that TLE's copy cannot carry
 
@@ -204,7 +233,7 @@ SLICE = constexpr(32)  # head elements that a polling CTA merges at a time
 SLICE_ROWS = constexpr(16)  # partials that a polling CTA reads at a time
 SLICE_UNROLL = constexpr(4)  # such reads in flight
 OUT_DTYPE = constexpr(BF16)  # element type of the output
-PRODUCER_REGISTERS = constexpr(32)  # registers per thread of the producer warp
+PRODUCER_REGISTERS = constexpr(32)  # registers per thread of a producer warp
 
 
 # ---- loader: loader/paged_tma
@@ -447,13 +476,15 @@ def finish(
     row = cols(o)
     d = head_dim_of(rows(o))
     keep = (row < ROWS)[None, :] & (d >= 0)[:, None]
+    if slot >= 0:
+        # the largest store first, so that the sum over keys hides part of its way
+        store(partial_o + as_int64(slot) * (COLUMNS * HEAD_DIM) + (row * HEAD_DIM)[None, :] + d[:, None], o, mask=keep)
     l = reduce_sum(l, 0)
     if slot == -1:
         write_rows(
             out, out_token_stride, out_head_stride, o * like_cols(inverse_of(l), o)[None, :], row[None, :], d[:, None], keep, seq, head,
         )
     if slot >= 0:
-        store(partial_o + as_int64(slot) * (COLUMNS * HEAD_DIM) + (row * HEAD_DIM)[None, :] + d[:, None], o, mask=keep)
         ml = partial_ml + as_int64(slot) * (2 * COLUMNS)
         store(ml + row, m, mask=row < ROWS)
         store(ml + COLUMNS + row, l, mask=row < ROWS)
@@ -507,22 +538,17 @@ def merge_all(partial_o, partial_ml, out, out_token_stride, out_head_stride, seq
 @jit
 def merge_by_slices(partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, seq, head, part, first_slot, splits):
     """The first CTAs of the sequence wait for all partials and merge a slice each; the last to leave resets the counters."""
-    atomic_add(counter, 1, sem="release")
+    arrive_release(counter)
     mergers = minimum(splits, ROWS * (HEAD_DIM // SLICE))
     if part < mergers:
-        arrived = load_acquire(counter)
-        while arrived < splits:
-            arrived = load_acquire(counter)
-        ticket = atomic_add(counter + 1, 1)
-        role_sync()
+        wait_at_least(counter, splits)
+        ticket = take_ticket(counter + 1)
         for block in range(part, ROWS * (HEAD_DIM // SLICE), mergers):
             merge_slice(
                 partial_o, partial_ml, out, out_token_stride, out_head_stride, seq, head, first_slot, splits, block // (HEAD_DIM // SLICE),
                 block % (HEAD_DIM // SLICE),
             )
-        if ticket == mergers - 1:
-            store(counter, 0)
-            store(counter + 1, 0)
+        reset_after(counter, ticket, mergers - 1)
 
 
 @jit
@@ -587,9 +613,9 @@ def mask(s, key, query):
 @jit
 def plan_tasks(tasks, kv_lens, new_tokens, batch, kv_heads, slots, l2_tiles):
     """Planner kernel: CTA j writes record j of the attention kernel's grid."""
-    slots = maximum(slots // kv_heads, 1)
+    slots_ = maximum(slots // kv_heads, 1)
     total, longest = measure(kv_lens, new_tokens, batch)
-    chunk = choose_chunk(kv_lens, new_tokens, batch, slots, total, longest)
+    chunk = choose_chunk(kv_lens, new_tokens, batch, slots_, total, longest)
     per_head = count_tasks(kv_lens, new_tokens, batch, chunk)
     j = program_id(0)
     head = j // per_head
@@ -629,9 +655,8 @@ def tile_range(kv_len):
 
 
 @jit
-def load_pages(k_desc, v_desc, block_ids, block_ids_stride, tasks, kv_heads, k_boxes, v_boxes, k_full, v_full, k_empty, v_empty):
-    """Producer role: page ids a block ahead, then the wait for the slot, K before V."""
-    pair, first, count, kv_len, slot, first_slot, splits, flags = task(tasks)
+def load_keys(k_desc, block_ids, block_ids_stride, kv_heads, pair, first, count, kv_len, flags, boxes, full, empty):
+    """Producer role: K tiles, and their scales where every key has one."""
     head = pair % kv_heads
     page_row = block_ids + (pair // kv_heads) * block_ids_stride
     evict_first(flags // 2)
@@ -646,10 +671,28 @@ def load_pages(k_desc, v_desc, block_ids, block_ids_stride, tasks, kv_heads, k_b
             later = page_block(page_row, end + PAGE_BLOCK, kv_len)
             end += PAGE_BLOCK
         lane = page - end + PAGE_BLOCK
-        acquire(k_empty, i)
-        load_tile(k_desc, k_boxes, k_full, slot_of(i), ids, lane, first + i, head)
-        acquire(v_empty, i)
-        load_tile(v_desc, v_boxes, v_full, slot_of(i), ids, lane, first + i, head)
+        acquire(empty, i)
+        load_tile(k_desc, boxes, full, slot_of(i), ids, lane, first + i, head)
+
+
+@jit
+def load_values(v_desc, block_ids, block_ids_stride, kv_heads, pair, first, count, kv_len, flags, boxes, full, empty):
+    """Producer role: V tiles."""
+    head = pair % kv_heads
+    page_row = block_ids + (pair // kv_heads) * block_ids_stride
+    evict_first(flags // 2)
+    start = first_page(first)
+    ids = page_block(page_row, start, kv_len)
+    later = page_block(page_row, start + PAGE_BLOCK, kv_len)
+    end = start + PAGE_BLOCK
+    for i in range(count):
+        page = first_page(first + i)
+        if page >= end:
+            ids = later
+            later = page_block(page_row, end + PAGE_BLOCK, kv_len)
+            end += PAGE_BLOCK
+        acquire(empty, i)
+        load_tile(v_desc, boxes, full, slot_of(i), ids, page - end + PAGE_BLOCK, first + i, head)
 
 
 @jit
@@ -663,11 +706,9 @@ def logits(s, factor, token, query):
 
 @jit
 def attend(
-    q, q_token_stride, q_head_stride, scale_log2, tasks, kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride,
-    q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty, v_empty,
+    q, q_token_stride, q_head_stride, scale_log2, kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, pair, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty, v_empty
 ):
     """Consumer role: the product of tile i and the scores of tile i + 1 run together; then the merge."""
-    pair, first, count, kv_len, slot, first_slot, splits, flags = task(tasks)
     seq = pair // kv_heads
     head = pair % kv_heads
     load_queries(q, q_token_stride, q_head_stride, q_smem, seq, head)
@@ -718,6 +759,10 @@ def decode(
     counters, out, out_token_stride, out_head_stride,
 ):
     """One task of the batch: every query row of a (sequence, key/value head) pair against a run of its keys."""
+    # before the set-up, which hides the load
+    pair, first, count, kv_len, slot, first_slot, splits, flags = task(tasks)
+    if slot == -2:
+        return
     k_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
     v_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
     q_smem = alloc([COLUMNS, HEAD_DIM], DTYPE)
@@ -729,20 +774,18 @@ def decode(
     k_empty = alloc_barriers(STAGES, READERS, init=READY)
     v_empty = alloc_barriers(STAGES, READERS, init=READY)
     fence_async()
+    even_registers()
     warp_specialize(
         [
             (
                 attend,
                 (
-                    q, q_token_stride, q_head_stride, scale_log2, tasks, kv_heads, partial_o, partial_ml, counters, out, out_token_stride,
-                    out_head_stride, q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty, v_empty,
+                    q, q_token_stride, q_head_stride, scale_log2, kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, pair, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty, v_empty,
                 ),
             ),
-            (
-                load_pages,
-                (k_desc, v_desc, block_ids, block_ids_stride, tasks, kv_heads, k_boxes, v_boxes, k_full, v_full, k_empty, v_empty),
-            ),
+            (load_keys, (k_desc, block_ids, block_ids_stride, kv_heads, pair, first, count, kv_len, flags, k_boxes, k_full, k_empty)),
+            (load_values, (v_desc, block_ids, block_ids_stride, kv_heads, pair, first, count, kv_len, flags, v_boxes, v_full, v_empty)),
         ],
-        [1],
-        [PRODUCER_REGISTERS],
+        [1, 1],
+        [PRODUCER_REGISTERS, PRODUCER_REGISTERS],
     )

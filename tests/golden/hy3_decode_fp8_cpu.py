@@ -49,7 +49,10 @@ warp_specialize = emu.ops.warp_specialize
 load = emu.ops.load
 store = emu.ops.store
 atomic_add = emu.ops.atomic_add
-load_acquire = emu.ops.load_acquire
+arrive_release = emu.ops.arrive_release
+wait_at_least = emu.ops.wait_at_least
+take_ticket = emu.ops.take_ticket
+reset_after = emu.ops.reset_after
 as_int64 = emu.ops.as_int64
 mma_zeros = emu.ops.mma_zeros
 full_rows = emu.ops.full_rows
@@ -80,6 +83,7 @@ barrier_wait = emu.ops.barrier_wait
 barrier_arrive = emu.ops.barrier_arrive
 copy = emu.ops.copy
 evict_first = emu.ops.evict_first
+even_registers = emu.ops.even_registers
 wgmma = emu.ops.wgmma
 wgmma_wait = emu.ops.wgmma_wait
 
@@ -140,7 +144,7 @@ SLICE = constexpr(32)  # head elements that a polling CTA merges at a time
 SLICE_ROWS = constexpr(16)  # partials that a polling CTA reads at a time
 SLICE_UNROLL = constexpr(4)  # such reads in flight
 OUT_DTYPE = constexpr(BF16)  # element type of the output
-PRODUCER_REGISTERS = constexpr(32)  # registers per thread of the producer warp
+PRODUCER_REGISTERS = constexpr(32)  # registers per thread of a producer warp
 
 
 # ---- loader: loader/paged_tma
@@ -219,8 +223,8 @@ def qk_product(k_tile, q_smem):
 def query_factor(scale_log2, q_scale, q_scale_stride, k_scale, column, seq, head):
     """What the dot products of each query column are multiplied by to become base-2 logits; padding columns have no scale to read."""
     token = as_int64(seq * QUERY_TOKENS + column // GROUP)
-    q_scale = load(q_scale + token * q_scale_stride + head * GROUP + column % GROUP, mask=column < ROWS, other=0.0)
-    return q_scale * (load(k_scale) * scale_log2)
+    q_scale_ = load(q_scale + token * q_scale_stride + head * GROUP + column % GROUP, mask=column < ROWS, other=0.0)
+    return q_scale_ * (load(k_scale) * scale_log2)
 
 
 @jit
@@ -386,6 +390,9 @@ def finish(
     row = cols(o)
     d = head_dim_of(rows(o))
     keep = (row < ROWS)[None, :] & (d >= 0)[:, None]
+    if slot >= 0:
+        # the largest store first, so that the sum over keys hides part of its way
+        store(partial_o + as_int64(slot) * (COLUMNS * HEAD_DIM) + (row * HEAD_DIM)[None, :] + d[:, None], o, mask=keep)
     l = reduce_sum(l, 0)
     if slot == -1:
         write_rows(
@@ -393,7 +400,6 @@ def finish(
             head,
         )
     if slot >= 0:
-        store(partial_o + as_int64(slot) * (COLUMNS * HEAD_DIM) + (row * HEAD_DIM)[None, :] + d[:, None], o, mask=keep)
         ml = partial_ml + as_int64(slot) * (2 * COLUMNS)
         store(ml + row, m, mask=row < ROWS)
         store(ml + COLUMNS + row, l, mask=row < ROWS)
@@ -448,22 +454,17 @@ def merge_all(v_scale, partial_o, partial_ml, out, out_token_stride, out_head_st
 @jit
 def merge_by_slices(v_scale, partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, seq, head, part, first_slot, splits):
     """The first CTAs of the sequence wait for all partials and merge a slice each; the last to leave resets the counters."""
-    atomic_add(counter, 1, sem="release")
+    arrive_release(counter)
     mergers = minimum(splits, ROWS * (HEAD_DIM // SLICE))
     if part < mergers:
-        arrived = load_acquire(counter)
-        while arrived < splits:
-            arrived = load_acquire(counter)
-        ticket = atomic_add(counter + 1, 1)
-        role_sync()
+        wait_at_least(counter, splits)
+        ticket = take_ticket(counter + 1)
         for block in range(part, ROWS * (HEAD_DIM // SLICE), mergers):
             merge_slice(
                 v_scale, partial_o, partial_ml, out, out_token_stride, out_head_stride, seq, head, first_slot, splits,
                 block // (HEAD_DIM // SLICE), block % (HEAD_DIM // SLICE),
             )
-        if ticket == mergers - 1:
-            store(counter, 0)
-            store(counter + 1, 0)
+        reset_after(counter, ticket, mergers - 1)
 
 
 @jit
@@ -537,9 +538,9 @@ def output(v_scale, value):
 @jit
 def plan_tasks(tasks, kv_lens, new_tokens, batch, kv_heads, slots, l2_tiles):
     """Planner kernel: CTA j writes record j of the attention kernel's grid."""
-    slots = maximum(slots // kv_heads, 1)
+    slots_ = maximum(slots // kv_heads, 1)
     total, longest = measure(kv_lens, new_tokens, batch)
-    chunk = choose_chunk(kv_lens, new_tokens, batch, slots, total, longest)
+    chunk = choose_chunk(kv_lens, new_tokens, batch, slots_, total, longest)
     per_head = count_tasks(kv_lens, new_tokens, batch, chunk)
     j = program_id(0)
     head = j // per_head
@@ -579,9 +580,8 @@ def tile_range(kv_len):
 
 
 @jit
-def load_pages(k_desc, v_desc, block_ids, block_ids_stride, tasks, kv_heads, k_boxes, v_boxes, k_full, v_full, k_empty, v_empty):
-    """Producer role: page ids a block ahead, then the wait for the slot, K before V."""
-    pair, first, count, kv_len, slot, first_slot, splits, flags = task(tasks)
+def load_keys(k_desc, block_ids, block_ids_stride, kv_heads, pair, first, count, kv_len, flags, boxes, full, empty):
+    """Producer role: K tiles, and their scales where every key has one."""
     head = pair % kv_heads
     page_row = block_ids + (pair // kv_heads) * block_ids_stride
     evict_first(flags // 2)
@@ -596,10 +596,28 @@ def load_pages(k_desc, v_desc, block_ids, block_ids_stride, tasks, kv_heads, k_b
             later = page_block(page_row, end + PAGE_BLOCK, kv_len)
             end += PAGE_BLOCK
         lane = page - end + PAGE_BLOCK
-        acquire(k_empty, i)
-        load_tile(k_desc, k_boxes, k_full, slot_of(i), ids, lane, first + i, head)
-        acquire(v_empty, i)
-        load_tile(v_desc, v_boxes, v_full, slot_of(i), ids, lane, first + i, head)
+        acquire(empty, i)
+        load_tile(k_desc, boxes, full, slot_of(i), ids, lane, first + i, head)
+
+
+@jit
+def load_values(v_desc, block_ids, block_ids_stride, kv_heads, pair, first, count, kv_len, flags, boxes, full, empty):
+    """Producer role: V tiles."""
+    head = pair % kv_heads
+    page_row = block_ids + (pair // kv_heads) * block_ids_stride
+    evict_first(flags // 2)
+    start = first_page(first)
+    ids = page_block(page_row, start, kv_len)
+    later = page_block(page_row, start + PAGE_BLOCK, kv_len)
+    end = start + PAGE_BLOCK
+    for i in range(count):
+        page = first_page(first + i)
+        if page >= end:
+            ids = later
+            later = page_block(page_row, end + PAGE_BLOCK, kv_len)
+            end += PAGE_BLOCK
+        acquire(empty, i)
+        load_tile(v_desc, boxes, full, slot_of(i), ids, page - end + PAGE_BLOCK, first + i, head)
 
 
 @jit
@@ -613,11 +631,9 @@ def logits(s, factor, token, query):
 
 @jit
 def attend(
-    q, q_token_stride, q_head_stride, scale_log2, q_scale, q_scale_stride, k_scale, v_scale, tasks, kv_heads, partial_o, partial_ml,
-    counters, out, out_token_stride, out_head_stride, q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty, v_empty,
+    q, q_token_stride, q_head_stride, scale_log2, q_scale, q_scale_stride, k_scale, v_scale, kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, pair, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty, v_empty
 ):
     """Consumer role: the product of tile i and the scores of tile i + 1 run together; then the merge."""
-    pair, first, count, kv_len, slot, first_slot, splits, flags = task(tasks)
     seq = pair // kv_heads
     head = pair % kv_heads
     load_queries(q, q_token_stride, q_head_stride, q_smem, seq, head)
@@ -669,6 +685,10 @@ def decode(
     tasks, kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride,
 ):
     """One task of the batch: every query row of a (sequence, key/value head) pair against a run of its keys."""
+    # before the set-up, which hides the load
+    pair, first, count, kv_len, slot, first_slot, splits, flags = task(tasks)
+    if slot == -2:
+        return
     k_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
     v_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
     q_smem = alloc([COLUMNS, HEAD_DIM], DTYPE)
@@ -680,21 +700,18 @@ def decode(
     k_empty = alloc_barriers(STAGES, READERS, init=READY)
     v_empty = alloc_barriers(STAGES, READERS, init=READY)
     fence_async()
+    even_registers()
     warp_specialize(
         [
             (
                 attend,
                 (
-                    q, q_token_stride, q_head_stride, scale_log2, q_scale, q_scale_stride, k_scale, v_scale, tasks, kv_heads, partial_o,
-                    partial_ml, counters, out, out_token_stride, out_head_stride, q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty,
-                    v_empty,
+                    q, q_token_stride, q_head_stride, scale_log2, q_scale, q_scale_stride, k_scale, v_scale, kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, pair, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty, v_empty,
                 ),
             ),
-            (
-                load_pages,
-                (k_desc, v_desc, block_ids, block_ids_stride, tasks, kv_heads, k_boxes, v_boxes, k_full, v_full, k_empty, v_empty),
-            ),
+            (load_keys, (k_desc, block_ids, block_ids_stride, kv_heads, pair, first, count, kv_len, flags, k_boxes, k_full, k_empty)),
+            (load_values, (v_desc, block_ids, block_ids_stride, kv_heads, pair, first, count, kv_len, flags, v_boxes, v_full, v_empty)),
         ],
-        [1],
-        [PRODUCER_REGISTERS],
+        [1, 1],
+        [PRODUCER_REGISTERS, PRODUCER_REGISTERS],
     )

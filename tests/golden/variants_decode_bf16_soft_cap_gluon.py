@@ -170,6 +170,11 @@ class Barriers:
 
 
 @gluon.jit
+def even_registers():
+    gl.inline_asm_elementwise(_hooked("even_registers", "mov.u32 $0, 0;"), "=r", [], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
 def as_int64(x):
     return gl.cast(x, gl.int64)
 
@@ -181,14 +186,39 @@ def atomic_add(pointer, value, sem: constexpr = constexpr("acq_rel")):
     return gl.atomic_add(pointer, value, sem=sem, scope="gpu")
 
 
+@gluon.constexpr_function
+def _one_thread(warps, assembly):
+    """Assembly in which predicate `one` holds in one thread of a role that starts at a multiple of its warps."""
+    return f"{{ .reg .pred one, p; .reg .b32 t; mov.u32 t, %tid.x; and.b32 t, t, {32 * warps - 1}; setp.eq.s32 one, t, 0; {assembly} }}"
+
+
 @gluon.jit
-def load_acquire(pointer):
-    # One thread polls and the reduction hands its value to all: every thread of the role gets the same value, ordered after the read.
-    thread = gl.arange(0, 32 * gl.num_warps(), _vector_layout(1, gl.num_warps()))
-    value = gl.inline_asm_elementwise(
-        "{ .reg .pred p; setp.eq.s32 p, $2, 0; mov.b32 $0, 0x80000000; @p ld.acquire.gpu.global.b32 $0, [$1]; bar.warp.sync 0xffffffff; }",
-        "=&r,l,r", [pointer, thread], dtype=gl.int32, is_pure=False, pack=1)
-    return gl.max(value, 0)
+def arrive_release(pointer):
+    role_sync()  # one thread releases what all have written
+    assembly: constexpr = _one_thread(gl.num_warps(), "@one red.release.gpu.global.add.s32 [$1], 1; mov.u32 $0, 0;")
+    gl.inline_asm_elementwise(assembly, "=r,l", [pointer], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def wait_at_least(pointer, value):
+    # One lane of each warp polls; the barrier after it holds the others back.
+    gl.inline_asm_elementwise(
+        """{ .reg .pred p, lane; .reg .b32 t; mov.u32 t, %laneid; setp.ne.s32 lane, t, 0; @lane bra seen_${:uid};
+        poll_${:uid}: ld.acquire.gpu.global.b32 t, [$1]; setp.lt.s32 p, t, $2; @p bra poll_${:uid}; seen_${:uid}: bar.warp.sync 0xffffffff; mov.u32 $0, 0; }""",
+        "=r,l,r", [pointer, value], dtype=gl.int32, is_pure=False, pack=1)
+    role_sync()
+
+
+@gluon.jit
+def take_ticket(pointer):
+    assembly: constexpr = _one_thread(gl.num_warps(), "mov.u32 $0, -1; @one atom.relaxed.gpu.global.add.u32 $0, [$1], 1;")
+    return gl.inline_asm_elementwise(assembly, "=&r,l", [pointer], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def reset_after(pointer, ticket, last):
+    gl.inline_asm_elementwise("{ .reg .pred p; setp.eq.s32 p, $2, $3; @p st.global.u32 [$1], 0; @p st.global.u32 [$1+4], 0; mov.u32 $0, 0; }",
+                              "=r,l,r,r", [pointer, ticket, last], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit
@@ -264,13 +294,24 @@ def smem_load(buffer):
     return buffer.mem.load(_whole_layout(shape, vec, gl.num_warps()))
 
 
+@gluon.constexpr_function
+def _init_barriers(n, count, warps):
+    """Thread i of the role initialises barrier i."""
+    rounds = " ".join(
+        f"setp.lt.s32 p, t, {n - i}; @p mbarrier.init.shared::cta.b64 [a+{8 * i}], {count};" for i in range(0, n, 32 * warps)
+    )
+    return (f"{{ .reg .pred p; .reg .b32 t, a; mov.u32 t, %tid.x; and.b32 t, t, {32 * warps - 1}; mad.lo.u32 a, t, 8, $1; {rounds} "
+            "fence.mbarrier_init.release.cluster; mov.u32 $0, 0; }")
+
+
 @gluon.jit
 def alloc_barriers(n: constexpr, arrive_count: constexpr = 1, init: constexpr = PENDING, expect_bytes: constexpr = 0):
     mem = gl.allocate_shared_memory(gl.int64, [n, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(n):
-        # a copy's own arrival counts once, a role's arrival ARRIVALS times: its warps share them
-        mbarrier.init(mem.index(i), count=arrive_count if expect_bytes else arrive_count * _ARRIVALS)
-    gl.inline_asm_elementwise("fence.mbarrier_init.release.cluster; mov.u32 $0, 0;", "=r", [], dtype=gl.int32, is_pure=False, pack=1)
+    # a copy's own arrival counts once, a role's arrival ARRIVALS times: its warps share them
+    count: constexpr = arrive_count if expect_bytes else arrive_count * _ARRIVALS
+    # Gluon's own init puts a barrier of the role between any two, 35 ns each on an H200
+    gl.inline_asm_elementwise(_init_barriers(n, count, gl.num_warps()), "=r,r", [_address(mem)], dtype=gl.int32, is_pure=False, pack=1)
+    role_sync()
     return Barriers(mem, init, expect_bytes)
 
 
@@ -300,10 +341,8 @@ def copy(descriptor, buffer, shape: constexpr, offsets, barrier):
 
 @gluon.jit
 def evict_first(yes):
-    # Gluon's copies take no cache policy before 3.9: the compile hook gives them this register as theirs.
-    assembly: constexpr = _hooked("policy", """{ .reg .b64 first, normal; .reg .pred p; setp.ne.s32 p, $1, 0;
-        createpolicy.fractional.L2::evict_first.b64 first, 1.0; createpolicy.fractional.L2::evict_normal.b64 normal, 1.0;
-        selp.b64 tle_attn_policy, first, normal, p; mov.u32 $0, 0; }""")
+    # Gluon's copies take no cache policy before 3.9: the compile hook makes each of them two, with and without this policy.
+    assembly: constexpr = _hooked("policy", "setp.ne.s32 tle_attn_evict, $1, 0; createpolicy.fractional.L2::evict_first.b64 tle_attn_policy, 1.0; mov.u32 $0, 0;")
     gl.inline_asm_elementwise(assembly, "=r,r", [yes], dtype=gl.int32, is_pure=False, pack=1)
 
 
@@ -369,7 +408,9 @@ def _hook_ttgir(module):
 
     if any(_ADDRESS.finditer(text)):
         keep = "".join(f"    ttg.local_dealloc {a['buffer']} : {a['type']}\n" for a in _ALLOCATION.finditer(text))
-        text = _ADDRESS.sub(address, re.sub(r"^    tt\.return", keep + "    tt.return", text, flags=re.MULTILINE))
+        text = _ADDRESS.sub(address, text)
+        end = text.rindex("    tt.return")  # an earlier return comes before the allocations
+        text = text[:end] + keep + text[end:]
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "module.ttgir")
         with open(path, "w") as file:
@@ -394,9 +435,13 @@ def _hook_ptx(text, metadata, barriers, role_0_warps):
     if f"{_HOOK} flag;" in text:  # assembly blocks hand a per-thread answer on
         registers += "\n\t.reg .b32 tle_attn_flag;"
     if f"{_HOOK} policy;" in text:
-        registers += "\n\t.reg .b64 tle_attn_policy;"
-        load = r"(cp\.async\.bulk\.tensor\.\dd\.shared::cluster\.global\S*mbarrier::complete_tx::bytes)( [^;]*);"
-        text = re.sub(load, r"\1.L2::cache_hint\2, tle_attn_policy;", text)
+        registers += "\n\t.reg .b64 tle_attn_policy;\n\t.reg .pred tle_attn_evict;"
+        # a load with evict_normal is not the same as one without a hint: it kept 48 MB out of an H200's 60 MB L2
+        load = r"@(%p\d+) (cp\.async\.bulk\.tensor\.\dd\.shared::cluster\.global\S*mbarrier::complete_tx::bytes)( [^;]*);"
+        both = r"{ .reg .pred hint, none; and.pred hint, \1, tle_attn_evict; xor.pred none, \1, hint; @hint \2.L2::cache_hint\3, tle_attn_policy; @none \2\3; }"
+        text = re.sub(load, both, text)
+    if f"{_HOOK} even_registers;" in text:
+        text = re.sub(r"\tsetmaxnreg[^\n]*\n", "", text)
     if registers:
         start = text.index("{", text.index(".entry")) + 1
         text = text[:start] + registers + text[start:]
@@ -546,7 +591,7 @@ SLICE = constexpr(32)  # head elements that a polling CTA merges at a time
 SLICE_ROWS = constexpr(16)  # partials that a polling CTA reads at a time
 SLICE_UNROLL = constexpr(4)  # such reads in flight
 OUT_DTYPE = constexpr(BF16)  # element type of the output
-PRODUCER_REGISTERS = constexpr(32)  # registers per thread of the producer warp
+PRODUCER_REGISTERS = constexpr(32)  # registers per thread of a producer warp
 
 
 # ---- loader: loader/paged_tma
@@ -796,13 +841,15 @@ def finish(
     row = cols(o)
     d = head_dim_of(rows(o))
     keep = (row < ROWS)[None, :] & (d >= 0)[:, None]
+    if slot >= 0:
+        # the largest store first, so that the sum over keys hides part of its way
+        store(partial_o + as_int64(slot) * (COLUMNS * HEAD_DIM) + (row * HEAD_DIM)[None, :] + d[:, None], o, mask=keep)
     l = reduce_sum(l, 0)
     if slot == -1:
         write_rows(
             out, out_token_stride, out_head_stride, o * like_cols(inverse_of(l), o)[None, :], row[None, :], d[:, None], keep, seq, head,
         )
     if slot >= 0:
-        store(partial_o + as_int64(slot) * (COLUMNS * HEAD_DIM) + (row * HEAD_DIM)[None, :] + d[:, None], o, mask=keep)
         ml = partial_ml + as_int64(slot) * (2 * COLUMNS)
         store(ml + row, m, mask=row < ROWS)
         store(ml + COLUMNS + row, l, mask=row < ROWS)
@@ -856,22 +903,17 @@ def merge_all(partial_o, partial_ml, out, out_token_stride, out_head_stride, seq
 @jit
 def merge_by_slices(partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, seq, head, part, first_slot, splits):
     """The first CTAs of the sequence wait for all partials and merge a slice each; the last to leave resets the counters."""
-    atomic_add(counter, 1, sem="release")
+    arrive_release(counter)
     mergers = minimum(splits, ROWS * (HEAD_DIM // SLICE))
     if part < mergers:
-        arrived = load_acquire(counter)
-        while arrived < splits:
-            arrived = load_acquire(counter)
-        ticket = atomic_add(counter + 1, 1)
-        role_sync()
+        wait_at_least(counter, splits)
+        ticket = take_ticket(counter + 1)
         for block in range(part, ROWS * (HEAD_DIM // SLICE), mergers):
             merge_slice(
                 partial_o, partial_ml, out, out_token_stride, out_head_stride, seq, head, first_slot, splits, block // (HEAD_DIM // SLICE),
                 block % (HEAD_DIM // SLICE),
             )
-        if ticket == mergers - 1:
-            store(counter, 0)
-            store(counter + 1, 0)
+        reset_after(counter, ticket, mergers - 1)
 
 
 @jit
@@ -944,9 +986,9 @@ def mask(s, key, query):
 @jit
 def plan_tasks(tasks, kv_lens, new_tokens, batch, kv_heads, slots, l2_tiles):
     """Planner kernel: CTA j writes record j of the attention kernel's grid."""
-    slots = maximum(slots // kv_heads, 1)
+    slots_ = maximum(slots // kv_heads, 1)
     total, longest = measure(kv_lens, new_tokens, batch)
-    chunk = choose_chunk(kv_lens, new_tokens, batch, slots, total, longest)
+    chunk = choose_chunk(kv_lens, new_tokens, batch, slots_, total, longest)
     per_head = count_tasks(kv_lens, new_tokens, batch, chunk)
     j = program_id(0)
     head = j // per_head
@@ -986,9 +1028,8 @@ def tile_range(kv_len):
 
 
 @jit
-def load_pages(k_desc, v_desc, block_ids, block_ids_stride, tasks, kv_heads, k_boxes, v_boxes, k_full, v_full, k_empty, v_empty):
-    """Producer role: page ids a block ahead, then the wait for the slot, K before V."""
-    pair, first, count, kv_len, slot, first_slot, splits, flags = task(tasks)
+def load_keys(k_desc, block_ids, block_ids_stride, kv_heads, pair, first, count, kv_len, flags, boxes, full, empty):
+    """Producer role: K tiles, and their scales where every key has one."""
     head = pair % kv_heads
     page_row = block_ids + (pair // kv_heads) * block_ids_stride
     evict_first(flags // 2)
@@ -1003,10 +1044,28 @@ def load_pages(k_desc, v_desc, block_ids, block_ids_stride, tasks, kv_heads, k_b
             later = page_block(page_row, end + PAGE_BLOCK, kv_len)
             end += PAGE_BLOCK
         lane = page - end + PAGE_BLOCK
-        acquire(k_empty, i)
-        load_tile(k_desc, k_boxes, k_full, slot_of(i), ids, lane, first + i, head)
-        acquire(v_empty, i)
-        load_tile(v_desc, v_boxes, v_full, slot_of(i), ids, lane, first + i, head)
+        acquire(empty, i)
+        load_tile(k_desc, boxes, full, slot_of(i), ids, lane, first + i, head)
+
+
+@jit
+def load_values(v_desc, block_ids, block_ids_stride, kv_heads, pair, first, count, kv_len, flags, boxes, full, empty):
+    """Producer role: V tiles."""
+    head = pair % kv_heads
+    page_row = block_ids + (pair // kv_heads) * block_ids_stride
+    evict_first(flags // 2)
+    start = first_page(first)
+    ids = page_block(page_row, start, kv_len)
+    later = page_block(page_row, start + PAGE_BLOCK, kv_len)
+    end = start + PAGE_BLOCK
+    for i in range(count):
+        page = first_page(first + i)
+        if page >= end:
+            ids = later
+            later = page_block(page_row, end + PAGE_BLOCK, kv_len)
+            end += PAGE_BLOCK
+        acquire(empty, i)
+        load_tile(v_desc, boxes, full, slot_of(i), ids, page - end + PAGE_BLOCK, first + i, head)
 
 
 @jit
@@ -1021,11 +1080,9 @@ def logits(s, factor, token, query):
 
 @jit
 def attend(
-    q, q_token_stride, q_head_stride, scale_log2, tasks, kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride,
-    q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty, v_empty,
+    q, q_token_stride, q_head_stride, scale_log2, kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, pair, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty, v_empty
 ):
     """Consumer role: the product of tile i and the scores of tile i + 1 run together; then the merge."""
-    pair, first, count, kv_len, slot, first_slot, splits, flags = task(tasks)
     seq = pair // kv_heads
     head = pair % kv_heads
     load_queries(q, q_token_stride, q_head_stride, q_smem, seq, head)
@@ -1076,6 +1133,10 @@ def decode(
     counters, out, out_token_stride, out_head_stride,
 ):
     """One task of the batch: every query row of a (sequence, key/value head) pair against a run of its keys."""
+    # before the set-up, which hides the load
+    pair, first, count, kv_len, slot, first_slot, splits, flags = task(tasks)
+    if slot == -2:
+        return
     k_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
     v_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
     q_smem = alloc([COLUMNS, HEAD_DIM], DTYPE)
@@ -1087,20 +1148,18 @@ def decode(
     k_empty = alloc_barriers(STAGES, READERS, init=READY)
     v_empty = alloc_barriers(STAGES, READERS, init=READY)
     fence_async()
+    even_registers()
     warp_specialize(
         [
             (
                 attend,
                 (
-                    q, q_token_stride, q_head_stride, scale_log2, tasks, kv_heads, partial_o, partial_ml, counters, out, out_token_stride,
-                    out_head_stride, q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty, v_empty,
+                    q, q_token_stride, q_head_stride, scale_log2, kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, pair, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty, v_empty,
                 ),
             ),
-            (
-                load_pages,
-                (k_desc, v_desc, block_ids, block_ids_stride, tasks, kv_heads, k_boxes, v_boxes, k_full, v_full, k_empty, v_empty),
-            ),
+            (load_keys, (k_desc, block_ids, block_ids_stride, kv_heads, pair, first, count, kv_len, flags, k_boxes, k_full, k_empty)),
+            (load_values, (v_desc, block_ids, block_ids_stride, kv_heads, pair, first, count, kv_len, flags, v_boxes, v_full, v_empty)),
         ],
-        [1],
-        [PRODUCER_REGISTERS],
+        [1, 1],
+        [PRODUCER_REGISTERS, PRODUCER_REGISTERS],
     )

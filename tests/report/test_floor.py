@@ -27,7 +27,8 @@ def test_work_is_a_count_of_visible_pairs(recipe: str, query_tokens: int) -> Non
     work = work_of(kernel, Workload("random", lengths, kv_heads=2), oracle_options(kernel), MACHINE)
     pairs, loaded = 0, 0
     for length in lengths:
-        seen = [[k <= length - query_tokens + i and (window is None or length - query_tokens + i - k < window) for k in range(length)] for i in range(query_tokens)]
+        positions = range(length - query_tokens, length)
+        seen = [[k <= at and (window is None or at - k < window) for k in range(length)] for at in positions]
         pairs += sum(map(sum, seen))
         loaded += sum(any(row[k] for row in seen) for k in range(length))
     d, heads = kernel.problem.head_dim, 8

@@ -45,8 +45,8 @@ def register_table(resources: Resources) -> list[tuple[str, int, int]]:
     """Rows (role, warps, registers per thread); workers get what they ask for, the default role what is left."""
     cap = register_cap(resources)
     workers = resources.roles[1:]
-    if not workers or resources.even_registers:
-        return [(r.name, r.warps, cap) for r in resources.roles]
+    if not workers:
+        return [(resources.roles[0].name, resources.roles[0].warps, cap)]
     padded = resources.threads // 32 - resources.roles[0].warps
     asked = sum(r.warps * r.registers for r in workers) + (padded - sum(r.warps for r in workers)) * min(r.registers for r in workers)
     left = (cap * (resources.threads // 32) - asked) // resources.roles[0].warps // 8 * 8

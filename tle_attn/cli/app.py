@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import SpecError
 from . import OK, WRONG
 from .options import read_recipe
 
@@ -27,7 +26,7 @@ app = typer.Typer(
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe of the library (see `tle-attn list`) or a .toml file.", show_default=False)]
 Settings = Annotated[
     list[str],
-    typer.Option("--set", metavar="KEY=VALUE", help="Override an option of the recipe, e.g. ring.stages=4.  VALUE is TOML; a bare word is a string.  Repeatable."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Override an option, e.g. ring.stages=4.  VALUE is TOML; a bare word is a string.  Repeatable."),
 ]
 AllPoints = Annotated[bool, typer.Option("--all-points", help="Every point of the recipe's variant axes, not only the first.")]
 Seed = Annotated[int, typer.Option(help="Seed of the random problems and of the emulation's schedule.")]
@@ -56,7 +55,12 @@ def list_command() -> None:
 
 
 @app.command()
-def explain(recipe: RecipeName, settings: Settings = [], workload: WorkloadName = "uniform_4096", markdown: Annotated[bool, typer.Option(help="Print Markdown.")] = False) -> None:
+def explain(
+    recipe: RecipeName,
+    settings: Settings = [],
+    workload: WorkloadName = "uniform_4096",
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+) -> None:
     """Show blocks, ports, buffers, barriers, roles, kernel arguments and the time floor of a recipe."""
     from ..report import Workload
     from ..report import explain as explain_recipe
@@ -91,7 +95,7 @@ def generate(
 @app.command()
 def verify(
     recipe: RecipeName,
-    target: Annotated[list[str], typer.Option(help="cpu, tle-emulated, gluon (needs a Hopper GPU), tle (needs FlagTree too).  Repeatable.")] = ["cpu", "tle-emulated"],
+    target: Annotated[list[str], typer.Option(help="cpu, tle-emulated, gluon (on a Hopper GPU), tle (and FlagTree).  Repeatable.")] = ["cpu", "tle-emulated"],
     settings: Settings = [],
     all_points: AllPoints = False,
     seed: Seed = 0,
@@ -105,7 +109,8 @@ def verify(
             result = verify_kernel(kernel, where, seed=seed)
             allowed, reason = tolerance(kernel)
             verdict = "ok   " if result.ok else "WRONG"
-            print(f"{verdict} {name}  {where}: relative RMS error {result.error:.2e} (allowed {allowed:.0e}: {reason}), {result.problems} problems, {result.seconds:.1f} s")
+            error = f"relative RMS error {result.error:.2e} (allowed {allowed:.0e}: {reason})"
+            print(f"{verdict} {name}  {where}: {error}, {result.problems} problems, {result.seconds:.1f} s")
             if not result.ok:
                 wrong = True
                 print(result.failure)
@@ -196,6 +201,3 @@ def hy3(
     show_table(family_table(rows, chosen))
     print(f"report: {write_report(rows, out, chosen)}")
     raise typer.Exit(OK if all(row.ok for row in rows) else WRONG)
-
-
-__all__ = ["SpecError", "app"]

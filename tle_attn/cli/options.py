@@ -29,7 +29,8 @@ def read_setting(text: str) -> tuple[str, Any]:
     except tomllib.TOMLDecodeError:
         if _BARE.fullmatch(value):
             return key, value
-        raise SpecError(f"--set {text!r}: the value is no TOML", key=key, value=value, allowed='a number, true, false, "text", a bare word, [a, list]') from None
+        allowed = 'a number, true, false, "text", a bare word, [a, list]'
+        raise SpecError(f"--set {text!r}: the value is no TOML", key=key, value=value, allowed=allowed) from None
 
 
 def read_recipe(name: str, settings: list[str]) -> Recipe:

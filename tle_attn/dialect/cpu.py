@@ -68,7 +68,6 @@ named_wait = emu.ops.named_wait
 named_arrive = emu.ops.named_arrive
 copy = emu.ops.copy
 evict_first = emu.ops.evict_first
-even_registers = emu.ops.even_registers
 tma_store = emu.ops.tma_store
 tma_store_wait = emu.ops.tma_store_wait
 wgmma = emu.ops.wgmma

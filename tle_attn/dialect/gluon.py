@@ -193,11 +193,6 @@ class NamedBarriers:
         return NamedBarrier(gl.to_tensor(self.first_id + i), self.threads)
 
 
-@gluon.jit
-def even_registers():
-    gl.inline_asm_elementwise(_hooked("even_registers", "mov.u32 $0, 0;"), "=r", [], dtype=gl.int32, is_pure=False, pack=1)
-
-
 # ---- global memory
 
 @gluon.jit
@@ -560,8 +555,6 @@ def _hook_ptx(text, metadata, barriers, role_0_warps):
         load = r"@(%p\d+) (cp\.async\.bulk\.tensor\.\dd\.shared::cluster\.global\S*mbarrier::complete_tx::bytes)( [^;]*);"
         both = r"{ .reg .pred hint, none; and.pred hint, \1, tle_attn_evict; xor.pred none, \1, hint; @hint \2.L2::cache_hint\3, tle_attn_policy; @none \2\3; }"
         text = re.sub(load, both, text)
-    if f"{_HOOK} even_registers;" in text:
-        text = re.sub(r"\tsetmaxnreg[^\n]*\n", "", text)
     if registers:
         start = text.index("{", text.index(".entry")) + 1
         text = text[:start] + registers + text[start:]

@@ -30,7 +30,6 @@ OPS: tuple[Op, ...] = (
     Op("warp_specialize", "warp_specialize(functions_and_args, worker_num_warps, worker_num_regs)", "program",
        "run entry 0 on the kernel's own warps and every other (function, args) on its own warps; workers may not receive tiles",
        "gl.warp_specialize", "tle.gpu.warp_specialize", "one coroutine per role; happens-before from the parent and back at the join"),
-    Op("even_registers", "even_registers()", "program", "before warp_specialize: every role keeps the registers that it was launched with, whatever warp_specialize asks for", "the compile hook takes setmaxnreg out", "nothing", "nothing"),
     Op("grid_wait", "grid_wait()", "program", "programmatic dependent launch: wait until the previous kernel's writes are visible", "gdc_wait", "gdc_wait", "recorded; must be reached before a dependent read"),
     Op("grid_launch_dependents", "grid_launch_dependents()", "program", "programmatic dependent launch: let the next kernel start", "gdc_launch_dependents", "gdc_launch_dependents", "recorded"),
     # ---- global memory

@@ -211,11 +211,6 @@ def alloc_named(first_id: tl.constexpr, n: tl.constexpr, threads: tl.constexpr):
 
 
 @triton.jit
-def even_registers():
-    pass  # the compiler decides
-
-
-@triton.jit
 def evict_first(yes):
     pass  # a hint that TLE's copy cannot carry
 

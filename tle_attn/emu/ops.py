@@ -34,7 +34,7 @@ from tle_attn.emu.registers import (
     vec_index,
     where,
 )
-from tle_attn.emu.roles import even_registers, grid_launch_dependents, grid_wait, num_programs, program_id, role_sync, static_range, warp_specialize
+from tle_attn.emu.roles import grid_launch_dependents, grid_wait, num_programs, program_id, role_sync, static_range, warp_specialize
 from tle_attn.emu.shared import alias, alloc, alloc_plain, fence_async, smem_load, smem_load_cols, smem_load_rows, smem_store
 from tle_attn.emu.tma import copy, evict_first, tma_store, tma_store_wait
 from tle_attn.emu.votes import compact

@@ -74,7 +74,3 @@ def grid_launch_dependents() -> None:
 
 def role_sync() -> None:
     running().step()
-
-
-def even_registers() -> None:
-    """A matter of registers: changes no result."""

@@ -60,7 +60,8 @@ def time_kernel(kernel: Kernel, workload: Workload) -> float:
     problem = kernel.problem
     heads = (workload.kv_heads * problem.group, workload.kv_heads)
     case = make_decode_problem(
-        workload.kv_lens, query_tokens=problem.query_tokens, heads=heads, head_dim=problem.head_dim, page=problem.page, dtype=problem.dtype.value, quant=quant_type(kernel), device="cuda"
+        workload.kv_lens, query_tokens=problem.query_tokens, heads=heads, head_dim=problem.head_dim, page=problem.page,
+        dtype=problem.dtype.value, quant=quant_type(kernel), device="cuda",
     )
     made = plan(kernel, batch=len(workload.kv_lens), query_heads=heads[0], kv_heads=heads[1])
     planned = kernel.mainloop.schedule.PLANNED
@@ -87,4 +88,5 @@ def bench_table(kernels: list[tuple[str, Kernel]], workloads: list[str]) -> Tabl
             floor = work_of(kernel, workload, oracle_options(kernel)).floor_us
             rows.append((name, chosen, f"{measured:.2f}", f"{floor:.2f}", f"{measured / floor:.2f}"))
     made_with = ", ".join(f"{what} {version}" for what, version in versions().items())
-    return Table(f"Times on {torch.cuda.get_device_name()}", ("kernel", "workload", ">us", ">floor, us", ">us / floor"), tuple(rows), f"Inputs warm in L2; {made_with}.")
+    columns = ("kernel", "workload", ">us", ">floor, us", ">us / floor")
+    return Table(f"Times on {torch.cuda.get_device_name()}", columns, tuple(rows), f"Inputs warm in L2; {made_with}.")

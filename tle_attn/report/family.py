@@ -172,12 +172,13 @@ def family_table(rows: list[Row], workload: Workload) -> Table:
     for row in rows:
         errors = {v.target: f"{v.error:.1e}" + ("" if v.ok else " WRONG") for v in row.verified}
         main = max(row.facts.values(), key=lambda f: f.shared_bytes) if row.facts else None
-        compiled = (main.registers, max(f.spill_stores + f.spill_loads for f in row.facts.values()), f"{main.shared_bytes:,}") if main else ("-", "-", "-")
+        spills = max((f.spill_stores + f.spill_loads for f in row.facts.values()), default=0)
+        compiled = (main.registers, spills, f"{main.shared_bytes:,}") if main else ("-", "-", "-")
         times = (f"{row.gpu_us:.2f}" if row.gpu_us is not None else "-",) if timed else ()
         lines.append((row.label, *(errors.get(t, "-") for t in targets), *compiled, f"{row.floor_us:.2f}", *times, "ok" if row.ok else "FAILED"))
     note = (
-        "error: largest relative RMS error against the float64 oracle on random ragged problems. Registers, spills and shared memory: the Gluon module's attention kernel, "
-        f"compiled for sm_90a. Floor{' and time' if timed else ''}: {workload}; the floor at an H200's measured rates."
+        "error: largest relative RMS error against the float64 oracle on random ragged problems. Registers, spills and shared memory: "
+        f"the Gluon module's attention kernel, compiled for sm_90a. Floor{' and time' if timed else ''}: {workload}; the floor at an H200's measured rates."
     )
     if not timed:
         note += " No Hopper GPU here: nothing was run or timed on one."
@@ -191,7 +192,7 @@ def write_report(rows: list[Row], out: Path, workload: Workload) -> Path:
     from ..recipe import load
 
     facts = [(row.label, entry, f) for row in rows for entry, f in row.facts.items()]
-    modules = [(row.label, ", ".join(f"[{t}]({m.relative_to(out)})" for t, m in zip(WRITTEN, row.modules)), f"{row.seconds:.1f}") for row in rows]
+    modules = [(row.label, ", ".join(f"[{t}]({m.relative_to(out)})" for t, m in zip(WRITTEN, row.modules, strict=False)), f"{row.seconds:.1f}") for row in rows]
     allowed = {tolerance(load(row.recipe).kernel(row.point)) for row in rows if not row.failure}
     made_with = ", ".join(f"{what} {version}" for what, version in versions().items())
     parts = [

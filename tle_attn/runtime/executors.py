@@ -13,8 +13,8 @@ from types import ModuleType
 from typing import Any
 
 from ..checks.resources import register_cap
-from ..codegen.source import microkernel_file
 from ..codegen import Generated, entries_of, generate
+from ..codegen.source import microkernel_file
 from ..errors import TargetUnavailable
 from ..spec import Argument, BoxDescriptor, Kernel
 

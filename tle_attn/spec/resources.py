@@ -83,7 +83,6 @@ class Resources:
     roles: tuple[Role, ...] = ()
     scratch_bytes: int = 0  #: the compiler's own shared scratch (reductions), an upper estimate
     ctas_per_sm: int = 1
-    even_registers: bool = False  #: roles keep the registers that they were launched with
 
     @property
     def shared_bytes(self) -> int:

@@ -104,7 +104,7 @@ def check(work: Split, results: tuple[torch.Tensor, ...]) -> None:
     expected, expected_lse = work.expected()
     assert (out.double() - expected).norm() <= 1e-5 * expected.norm()
     finite = torch.isfinite(expected_lse)
-    assert torch.equal(torch.isfinite(lse), finite) and ((lse.double() - expected_lse)[finite].abs() < 1e-4).all()
+    assert torch.equal(torch.isfinite(lse), finite) and ((lse.double() - expected_lse).abs() < 1e-4 + 1e-6 * expected_lse.abs())[finite].all()
     assert not counters.any(), "the next launch finds them at zero"
 
 
