@@ -5,9 +5,8 @@ With a handful of query rows per key/value head, queries as M would waste 56 of 
 
 from __future__ import annotations
 
-from attrs import frozen
-
 import torch
+from attrs import frozen
 
 from tle_attn.dialect import as_int64, fence_async, jit, load, smem_store, tile_index, wgmma
 from tle_attn.spec import Argument, Block, Constant, Function, Port, Problem

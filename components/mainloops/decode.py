@@ -8,6 +8,17 @@ from __future__ import annotations
 
 from attrs import field, frozen
 
+from tle_attn.checks.resources import register_cap
+from tle_attn.components.cores.small_m import SmallM
+from tle_attn.components.epilogues.store import StoreEpilogue
+from tle_attn.components.loaders.paged_tma import PagedTma
+from tle_attn.components.masks.causal import Causal
+from tle_attn.components.reducers.split_merge import SplitMerge
+from tle_attn.components.rings.mbarrier import MbarrierRing
+from tle_attn.components.scales.softmax_scale import SoftmaxScale
+from tle_attn.components.schedulers.task_map import TaskMap
+from tle_attn.components.softmax.online import OnlineSoftmax
+from tle_attn.components.v_operand.direct import DirectV
 from tle_attn.dialect import (
     F32,
     READY,
@@ -22,7 +33,6 @@ from tle_attn.dialect import (
     fence_async,
     full_cols,
     jit,
-    maximum,
     minimum,
     mma_zeros,
     rows,
@@ -30,17 +40,6 @@ from tle_attn.dialect import (
     warp_specialize,
     wgmma_wait,
 )
-from tle_attn.components.cores.small_m import SmallM
-from tle_attn.components.epilogues.store import StoreEpilogue
-from tle_attn.components.loaders.paged_tma import PagedTma
-from tle_attn.components.masks.causal import Causal
-from tle_attn.components.reducers.split_merge import SplitMerge
-from tle_attn.components.rings.mbarrier import MbarrierRing
-from tle_attn.components.scales.softmax_scale import SoftmaxScale
-from tle_attn.components.schedulers.task_map import TaskMap
-from tle_attn.components.softmax.online import OnlineSoftmax
-from tle_attn.components.v_operand.direct import DirectV
-from tle_attn.checks.resources import register_cap
 from tle_attn.errors import SpecError
 from tle_attn.spec import Block, Constant, Function, Mainloop, MBarriers, NamedBarriers, Port, Problem, Resources, Role, SharedBuffer, slot
 from tle_attn.spec.problem import at_least

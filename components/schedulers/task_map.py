@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from attrs import field, frozen
 
-from tle_attn.dialect import cdiv, cumsum, jit, load, maximum, minimum, num_programs, program_id, reduce_max, reduce_sum, store, vec_index, where
+from tle_attn.dialect import cdiv, cumsum, jit, load, maximum, minimum, program_id, reduce_max, reduce_sum, store, vec_index, where
 from tle_attn.errors import SpecError
 from tle_attn.spec import Argument, Block, Constant, Function, Problem
 from tle_attn.spec.problem import at_least

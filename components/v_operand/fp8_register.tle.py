@@ -1,7 +1,7 @@
 """FP8 microkernels for TLE: V^T by a TLE-Raw device function, P through a local pointer."""
 
-from triton.experimental.tle.raw import dialect
 import triton.experimental.tle.language.raw as tle_raw
+from triton.experimental.tle.raw import dialect
 
 
 @dialect(name="cuda", file="fp8_register.cu", extern_func_name="tle_attn_take_v_fp8", deferred=True)

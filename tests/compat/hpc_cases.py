@@ -15,6 +15,8 @@ from torch import Tensor
 
 import tle_attn
 from tle_attn.compat import hpc_ops as hpc
+from tle_attn.ops import plans
+from tle_attn.spec import Kernel
 from tle_attn.testing import DecodeProblem, compare
 from tle_attn.verify import tolerance
 
@@ -24,6 +26,8 @@ PAGE = 64
 ATOL = {None: 0.016, 0: 0.1, 1: 0.2}
 MIN_PROCESS_LEN = {None: 64, 0: 2048, 1: 1024}
 RTOL = 1e-5
+BATCHES = (1, 16, 200)
+QUERY_TOKENS = {None: (1, 2, 3), 0: (1, 2, 3, 4), 1: (1, 2, 3, 4)}
 
 
 @frozen
@@ -118,19 +122,62 @@ def quant_type(problem: DecodeProblem) -> hpc.QuantType:
     return hpc.QuantType(0 if problem.k_scale.dim() == 4 else 1)
 
 
-def check_as_there(out: Tensor, problem: DecodeProblem, quant: int | None) -> None:
-    """Their assertion: absolute error against attention with P rounded relative to the final maximum."""
-    expected = problem.reference()[0]
-    error = (out.double() - expected).abs()
-    allowed = ATOL[quant] + RTOL * expected.abs()
-    assert (error <= allowed).all(), f"error {float(error.max()):.3g} where {ATOL[quant]} is allowed"
+@frozen(eq=False)
+class Expected:
+    """What a problem's attention is, computed once."""
 
+    problem: DecodeProblem
+    there: Tensor  #: with P rounded as their reference rounds it (FP8)
+    exact: Tensor  #: with P not rounded
 
-def check_tightly(out: Tensor, problem: DecodeProblem) -> None:
-    """Ours: relative RMS error of the whole and of each row against attention with exact weights."""
-    compare(out, problem.reference(p_quant=None)[0], rms=relative_tolerance(problem.is_fp8), name_row=problem.name_row)
+    @classmethod
+    def of(cls, problem: DecodeProblem) -> Expected:
+        exact = problem.reference(p_quant=None)[0]
+        return cls(problem, problem.reference()[0] if problem.is_fp8 else exact, exact)
+
+    def check(self, out: Tensor, quant: int | None, what: str) -> None:
+        """Their assertion, an absolute error, and ours: the relative RMS error of the whole and of each row."""
+        error = (out.double() - self.there).abs()
+        assert (error <= ATOL[quant] + RTOL * self.there.abs()).all(), f"{what}: error {float(error.max()):.3g} where {ATOL[quant]} is allowed"
+        compare(out, self.exact, rms=relative_tolerance(self.problem.is_fp8), name_row=lambda row: f"{what}, {self.problem.name_row(row)}")
 
 
 @cache
 def relative_tolerance(fp8: bool) -> float:
     return tolerance(tle_attn.load("hy3/decode_fp8" if fp8 else "hy3/decode_bf16").kernel())[0]
+
+
+def check_case(case: HpcCase, device: str) -> None:
+    """Both layouts, with a static split and with a task map, into an output full of NaN."""
+    problem = make_problem(case, device)
+    expected = Expected.of(problem)
+    for placed, layout in ((problem, "NHD"), (in_hnd(problem), "HND")):
+        for task_map, split in ((None, "static"), (assigned(placed, MIN_PROCESS_LEN[case.quant]), "task map")):
+            output = placed.new_output()
+            attend(placed, task_map=task_map, output=output)
+            expected.check(output, case.quant, f"{layout}, {split}")
+
+
+def grid_kernels() -> dict[str, Kernel]:
+    """Every kernel of the whole grids by a name, so that they can be compiled ahead."""
+    kernels: dict[str, Kernel] = {}
+    for quant, scales in ((None, "none"), (0, "token_head"), (1, "tensor")):
+        for query_tokens in QUERY_TOKENS[quant]:
+            for batch in (None, *BATCHES):
+                static = None if batch is None else plans.split_of(batch, True)
+                kernel = plans.kernel_for(scales, query_tokens, PAGE, 8, static)
+                kernels[f"{kernel.name} nq{query_tokens} {'task map' if static is None else f'static {static[0]}'}"] = kernel
+            kernels[f"planner nq{query_tokens} min{MIN_PROCESS_LEN[quant]}"] = plans.planner_kernel(query_tokens, MIN_PROCESS_LEN[quant])
+    return kernels
+
+
+def grid() -> list[HpcCase]:
+    """The whole grids, without layouts and schedules."""
+    return [
+        HpcCase(quant, batch, query_tokens, max_kv, heads)
+        for quant in (None, 0, 1)
+        for batch in BATCHES
+        for query_tokens in QUERY_TOKENS[quant]
+        for max_kv in (1024, 4096)
+        for heads in ((1, 8), (4, 32))
+    ]

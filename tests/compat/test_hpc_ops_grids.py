@@ -1,8 +1,9 @@
 """Corners of hpc-ops' decode test grids, small enough for the emulation, at its tolerances and at ours.  The whole grids: tests/gpu/test_hpc_ops_grids.py."""
 
 import pytest
+import torch
 
-from tests.compat.hpc_cases import MIN_PROCESS_LEN, HpcCase, assigned, attend, check_as_there, check_tightly, in_hnd, make_problem
+from tests.compat.hpc_cases import Expected, HpcCase, attend, check_case, grid, grid_kernels, in_hnd, make_problem
 
 CASES = (
     HpcCase(None, 1, 1, 1024, (1, 8)),
@@ -16,10 +17,34 @@ CASES = (
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.label)
 def test_static_and_dynamic_in_both_layouts(case: HpcCase, emulated: None) -> None:
+    check_case(case, "cpu")
+
+
+def test_whole_grids() -> None:
+    """With two layouts and two schedules each: 144, 192 and 192 tests."""
+    assert [4 * sum(c.quant == quant for c in grid()) for quant in (None, 0, 1)] == [144, 192, 192]
+    assert len(set(grid())) == len(grid())
+
+
+def test_kernels_of_the_grids() -> None:
+    """11 points, each with a task map and two static splits, and their planners."""
+    assert len(grid_kernels()) == 11 * 3 + 11
+
+
+def test_layouts_hold_the_same(emulated: None) -> None:
+    problem = make_problem(CASES[4], "cpu")
+    placed = in_hnd(problem)
+    assert placed.k_cache.stride(1) < placed.k_cache.stride(2) and problem.k_cache.stride(1) > problem.k_cache.stride(2)
+    assert torch.equal(placed.k_cache.float(), problem.k_cache.float())
+    assert torch.equal(placed.k_scale.view(torch.float32), problem.k_scale.view(torch.float32))
+    assert torch.equal(placed.reference()[0], problem.reference()[0])
+
+
+def test_a_wrong_scale_is_noticed(emulated: None) -> None:
+    """The data are such that a scale of another token or head shows, at our tolerance at least."""
+    case = CASES[5]
     problem = make_problem(case, "cpu")
-    for placed, layout in ((problem, "NHD"), (in_hnd(problem), "HND")):
-        for task_map in (None, assigned(placed, MIN_PROCESS_LEN[case.quant])):
-            out = attend(placed, task_map=task_map)
-            assert out.shape == problem.q.shape, layout
-            check_as_there(out, problem, case.quant)
-            check_tightly(out, problem)
+    out = attend(problem)
+    problem.k_scale.view(torch.float32)[problem.block_ids[0, 0].long(), 0, :, 0] *= 8
+    with pytest.raises(AssertionError):
+        Expected.of(problem).check(out, case.quant, "a scale changed")

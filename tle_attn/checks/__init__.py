@@ -1,4 +1,4 @@
-"""Checks that need no compiler: blocks against the problem, ports, resources, and the barrier protocol."""
+"""Checks that need no compiler: blocks against the problem, ports, resources; and the barrier protocol, explored in emulation."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import SpecError
 from .ports import check_ports
+from .protocol import ProtocolReport, check_protocol, explore
 from .resources import check_resources
 
 if TYPE_CHECKING:
@@ -23,4 +24,4 @@ def check_kernel(kernel: Kernel) -> None:
     check_resources(kernel)
 
 
-__all__ = ["check_kernel", "check_ports", "check_resources"]
+__all__ = ["ProtocolReport", "check_kernel", "check_ports", "check_protocol", "check_resources", "explore"]

@@ -65,7 +65,6 @@ __all__ = [
     "copy",
     "cumsum",
     "device_range",
-    "even_registers",
     "evict_first",
     "exp2",
     "fdiv",

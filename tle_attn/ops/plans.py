@@ -97,14 +97,19 @@ def plan_for(scales: str, query_tokens: int, page: int, batch: int, query_heads:
     return plan_decode(kernel, **geometry, device=device, target=target, executor=executor, slots=slots, owns_workspace=False)
 
 
+def planner_kernel(query_tokens: int, min_tokens: int) -> Kernel:
+    """A kernel of which only the planner is used: task records depend on neither element type, page nor group.
+
+    FP8 stands for all types in the choice of the L2 hint: data that would have fitted and is dropped costs a read of memory, data that is kept in
+    vain costs little.
+    """
+    return tle_attn.load(RECIPES["tensor"]).set({"schedule.min_tokens": min_tokens}).kernel(query_tokens=query_tokens, page=64, group=1)
+
+
 @cache
 def planner_for(query_tokens: int, min_tokens: int, batch: int, kv_heads: int, device: torch.device, target: str) -> DecodePlan:
-    """A plan of which only the planner is used.
-
-    Task records depend on neither element type, page nor group.  FP8 stands for both types in the choice of the L2 hint: data that would have
-    fitted and is dropped costs a read of memory, data that is kept in vain costs little.
-    """
-    kernel = tle_attn.load(RECIPES["tensor"]).set({"schedule.min_tokens": min_tokens}).kernel(query_tokens=query_tokens, page=64, group=1)
+    """The plan that fills task maps for a batch."""
+    kernel = planner_kernel(query_tokens, min_tokens)
     executor = executor_for(kernel, device, target, ("plan_tasks",))
     geometry = {"batch": batch, "query_heads": kv_heads, "kv_heads": kv_heads}
     return plan_decode(kernel, **geometry, device=device, target=target, executor=executor, slots=task_slots(device, target), owns_workspace=False)

@@ -141,6 +141,8 @@ class EmulatedExecutor:
     emulated = True
     #: multiprocessors that the emulation pretends to have: few, so that small problems are split and merged
     SMS = 4
+    #: False explores barriers, copies and order without computing tiles
+    arithmetic = True
 
     def __init__(self, kernel: Kernel, tle: bool, seed: int = 0):
         generated = generate(kernel, "tle" if tle else "cpu")
@@ -171,7 +173,7 @@ class EmulatedExecutor:
         args = {a.name: (a.type if isinstance(a.type, str) else "descriptor", v) for a, v in zip(arguments, values)}
         workspace = {a.name for a in arguments if a.name.startswith("partial_")}
         resident = self.resident_ctas(entry) if "tasks" in args and entry != "plan_tasks" else None
-        return emu.launch(getattr(self.module, entry), grid, args, seed=self.seed, resident=resident, workspace=workspace)
+        return emu.launch(getattr(self.module, entry), grid, args, seed=self.seed, resident=resident, workspace=workspace, arithmetic=self.arithmetic)
 
 
 class TleExecutor:
