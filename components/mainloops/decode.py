@@ -103,10 +103,7 @@ class DecodeMainloop(Mainloop):
         k = Port("k_ring.slot", t, ("key", "dim"), (TILE, d), Place.SHARED, "swizzled", "dim")
         v = Port("v_ring.slot", t, ("key", "dim"), (TILE, d), Place.SHARED, "swizzled", "dim")
         s = Port("s", DType.F32, ("key", "query"), (TILE, n), layout="mma")
-        p = Port("p", DType.F32, ("key", "query"), (TILE, n), layout="mma")
         m = Port("m", DType.F32, ("query",), (n,))
-        p_smem = Port("p_smem", t, ("query", "key"), (n, TILE), Place.SHARED, "swizzled", "key")
-        o = Port("o", DType.F32, ("dim", "query"), (d, n), layout="mma")
         return (
             Function("load_queries", (), (q,)),
             Function("load_tile", (), (k,)),

@@ -42,13 +42,14 @@ def test_help_imports_no_compiler() -> None:
 def test_explain_shows_every_part(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "variants/decode_bf16_window", "--set", "ring.stages=2"]) == OK
     out = capsys.readouterr().out
-    parts = ("Blocks", "Ports", "Shared memory", "Barriers", "Roles", "Kernel decode", "Time floor", "Differences against hy3/decode_bf16")
+    parts = ("Blocks", "Ports", "Shared memory", "Barriers", "Barrier protocol", "no fault", "Roles", "Kernel decode", "Time floor", "Differences against hy3/decode_bf16")
     assert [part for part in (*parts, "bf16[2, 64, 128]") if part not in out] == []
 
 
 def test_explain_as_markdown(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "hy3/decode_bf16", "--markdown"]) == OK
-    assert "| k_ring | bf16[3, 64, 128] |" in capsys.readouterr().out
+    assert main(["explain", "hy3/decode_bf16", "--markdown", "--no-protocol"]) == OK
+    out = capsys.readouterr().out
+    assert "| k_ring | bf16[3, 64, 128] |" in out and "## Barrier protocol" not in out
 
 
 def test_generate_writes_one_module_per_point(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,8 +64,8 @@ def test_generate_writes_one_module_per_point(tmp_path: Path, capsys: pytest.Cap
 def test_verify_says_ok_and_shows_the_tolerance(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", "variants/decode_bf16_d64", "--seed", "5"]) == OK
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["ok", "ok"]
-    assert "cpu:" in lines[0] and "tle-emulated:" in lines[1] and "4e-03" in lines[0]
+    assert [line.split()[0] for line in lines] == ["ok", "ok", "ok"]
+    assert "cpu:" in lines[0] and "tle-emulated:" in lines[1] and "4e-03" in lines[0] and "no fault" in lines[2]
 
 
 def test_verify_of_a_wrong_kernel_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

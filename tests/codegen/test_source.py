@@ -212,11 +212,19 @@ class TestWrap:
 
     @pytest.mark.parametrize("body", [
         "    call({0})", "    x = call(1, deep({0}), {0})", "    return {0}", "    if call({0}):\n        pass", '    call("(", {0}, x=")")', "    x = [({0})]", "    call([({0}), (g, ({0}))])",
+        "    call(\n        {0}\n    )", "    call(\n        {0}, {0} +\n        1)", "    call(\n        1, {0}, deep(2), {0},\n    )", "    call([\n        (\n            g,\n            (\n                {0}, {0}\n            ),\n        ),\n    ])",
     ])  # fmt: skip
     def test_long_lines_break_at_commas(self, body):
         result = self.wrapped(body.format(self.NAMES))
         if "return" not in body:  # nothing to break at
             assert max(map(len, result.splitlines())) <= 140
+
+    def test_a_long_expression_keeps_its_meaning(self):
+        self.wrapped(f"    x = (1 +\n        call(2) + 3\n        + deep({self.NAMES}))")
+
+    def test_a_long_signature(self):
+        result = wrap(f"def f(\n    {self.NAMES}, {self.NAMES.replace('argument', 'other')}\n):\n    pass")
+        assert ast.parse(result) and max(map(len, result.splitlines())) <= 140
 
     def test_short_lines_stay(self):
         assert self.wrapped("    call(1, 2)") == "def f():\n    call(1, 2)"

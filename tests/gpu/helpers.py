@@ -8,10 +8,12 @@ import torch
 
 from tests.gpu.kernels import Config
 from tle_attn.runtime import Plan
+from tle_attn.spec import DType
 from tle_attn.testing import DecodeProblem, compare, compare_lse, make_decode_problem
 from tle_attn.verify import oracle_options, quant_type, tolerance
 
-LSE_ATOL = 5e-4
+#: fp8: the tensor core adds the products of e4m3 with about 14 bits, so a logit of 8 is off by up to 1e-3.
+LSE_ATOL = {DType.BF16: 5e-4, DType.FP8: 2e-3}
 #: Empty, partial and full tiles and pages; enough keys for a few tasks of one sequence.
 RAGGED = (64, 0, 1, 129, 63, 5003, 65, 127, 0, 128, 3, 4096, 2, 300)
 
@@ -50,6 +52,6 @@ def check(config: Config, problem: DecodeProblem) -> Plan:
     out, lse = run(plan, problem)
     compare_out(plan, problem, out)
     if lse is not None:
-        compare_lse(lse, reference(plan, problem)[1], atol=LSE_ATOL, name_row=problem.name_row)
+        compare_lse(lse, reference(plan, problem)[1], atol=LSE_ATOL[plan.kernel.problem.dtype], name_row=problem.name_row)
     assert not plan.workspace["counters"].any(), "the launch left its counters changed: the next one would be wrong"
     return plan

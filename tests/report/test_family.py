@@ -29,6 +29,7 @@ def test_row_of_a_kernel(made: tuple[Row, Path]) -> None:
     assert row.ok, row.failures
     assert row.label == "hy3/decode_bf16_static query_tokens=2 page=32"
     assert isinstance(row.facts["decode"], Facts) and [v.target for v in row.verified] == ["cpu", "tle-emulated"]
+    assert row.protocol is not None and row.protocol.ok
     assert row.gpu_us is None and row.floor_us > 0
 
 
@@ -53,6 +54,12 @@ def test_a_wrong_kernel_is_named_with_the_reason(made: tuple[Row, Path]) -> None
     assert shown.title == "1 of 2 kernels are right"
     assert shown.rows[1][1] == "3.0e-01 WRONG" and shown.rows[1][-1] == "FAILED" and shown.rows[0][-1] == "ok"
     assert "row 7 is wrong" in shown.note
+
+
+def test_a_fault_of_the_protocol_alone_fails_a_kernel(made: tuple[Row, Path]) -> None:
+    row, _ = made
+    wrong = evolve(row, protocol=evolve(row.protocol, failure="Deadlock: nobody arrives"))
+    assert not wrong.ok and "nobody arrives" in family_table([wrong], WORKLOAD).note and "FAULT" in family_table([wrong], WORKLOAD).rows[0]
 
 
 def test_a_kernel_that_cannot_be_made_is_a_row_too(tmp_path: Path) -> None:

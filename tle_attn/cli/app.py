@@ -59,14 +59,15 @@ def explain(
     recipe: RecipeName,
     settings: Settings = [],
     workload: WorkloadName = "uniform_4096",
+    protocol: Annotated[bool, typer.Option(help="Explore the barrier protocol in emulation.")] = True,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
 ) -> None:
-    """Show blocks, ports, buffers, barriers, roles, kernel arguments and the time floor of a recipe."""
+    """Show blocks, ports, buffers, barriers and their protocol, roles, kernel arguments and the time floor of a recipe."""
     from ..report import Workload
     from ..report import explain as explain_recipe
     from .printing import show_table
 
-    for table in explain_recipe(read_recipe(recipe, settings), Workload.named(workload)):
+    for table in explain_recipe(read_recipe(recipe, settings), Workload.named(workload), protocol=protocol):
         if markdown:
             print(table.markdown())
         else:
@@ -100,8 +101,9 @@ def verify(
     all_points: AllPoints = False,
     seed: Seed = 0,
 ) -> None:
-    """Run a recipe on random ragged problems and compare with the float64 oracle."""
-    from ..verify import tolerance, verify_kernel
+    """Run a recipe on random ragged problems and compare with the float64 oracle; in emulation, explore its barrier protocol too."""
+    from ..checks import explore
+    from ..verify import EMULATED, tolerance, verify_kernel
 
     wrong = False
     for name, kernel in _kernels(read_recipe(recipe, settings), all_points):
@@ -114,6 +116,10 @@ def verify(
             if not result.ok:
                 wrong = True
                 print(result.failure)
+        if set(target) & set(EMULATED):
+            report = explore(kernel)
+            wrong |= not report.ok
+            print(f"{'ok   ' if report.ok else 'WRONG'} {name}  protocol: {report}")
     raise typer.Exit(WRONG if wrong else OK)
 
 

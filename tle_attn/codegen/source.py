@@ -246,19 +246,27 @@ WIDTH = 140
 
 
 def wrap(source: str) -> str:
-    """Break lines that flattened arguments made too long, at the commas of the outermost brackets that end the statement.  Strings and comments stay whole."""
+    """Break lines that flattened arguments made too long, at commas inside brackets.  Strings and comments stay whole."""
     texts = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
     keep = {i for n in texts if n.lineno != n.end_lineno for i in range(n.lineno, n.end_lineno + 1)}
     out: list[str] = []
+    depth = 0  # brackets that are open where a line starts
     for number, line in enumerate(source.splitlines(), 1):
-        if len(line) <= WIDTH or number in keep or line.lstrip().startswith(("#", '"')):
+        code = "" if number in keep else _masked(line).split("#")[0].rstrip()
+        if len(line) <= WIDTH or not code.strip() or line.lstrip().startswith('"'):
             out.append(line)
-            continue
-        comment = _masked(line).find("#")
-        if comment >= 0:  # a comment moves above its line
-            out.append(" " * (len(line) - len(line.lstrip())) + line[comment:])
-            line = line[:comment].rstrip()
-        out += _broken(line) if len(line) > WIDTH else [line]
+        else:
+            if len(code) < len(line.rstrip()):  # a comment moves above its line
+                out.append(_indent(line) + line[len(code) :].lstrip())
+            line = line[: len(code)]
+            pieces = _broken(line) if len(line) > WIDTH else [line]
+            items = _items(line, 0, len(line))
+            if pieces == [line] and depth > 0 and len(line) > WIDTH and len(items) > 1:
+                pieces = _rows(items, _indent(line))
+                if not line.endswith(","):  # the last item may go on
+                    pieces[-1] = pieces[-1].removesuffix(",")
+            out += pieces
+        depth += sum((c in "([{") - (c in ")]}") for c in code)
     return "\n".join(out)
 
 
@@ -267,9 +275,37 @@ def _masked(line: str) -> str:
     return re.sub(r"\"[^\"]*\"|'[^']*'", lambda m: '"' + "_" * (len(m[0]) - 2) + '"', line)
 
 
+def _indent(line: str) -> str:
+    return " " * (len(line) - len(line.lstrip()))
+
+
+def _items(line: str, start: int, end: int) -> list[str]:
+    """What commas outside of brackets separate between two columns of the line."""
+    masked = _masked(line)
+    items, depth, last = [], 0, start
+    for i in range(start, end):
+        depth += (masked[i] in "([{") - (masked[i] in ")]}")
+        if masked[i] == "," and depth == 0:
+            items.append(line[last:i].strip())
+            last = i + 1
+    return list(filter(None, [*items, line[last:end].strip()]))
+
+
+def _rows(items: list[str], indent: str) -> list[str]:
+    """As many items to a line as fit, each followed by a comma."""
+    rows, row = [], ""
+    for item in items:
+        if row and len(indent) + len(row) + len(item) + 3 > WIDTH:
+            rows.append(f"{indent}{row},")
+            row = item
+        else:
+            row = f"{row}, {item}" if row else item
+    return [*rows, f"{indent}{row},"]
+
+
 def _broken(line: str) -> list[str]:
     masked = _masked(line)
-    indent = " " * (len(line) - len(line.lstrip()))
+    indent = _indent(line)
     stack: list[int] = []
     pairs: list[tuple[int, int]] = []
     for i, char in enumerate(masked):
@@ -281,19 +317,5 @@ def _broken(line: str) -> list[str]:
     if not outer:
         return [line]
     start, end = max(outer, key=lambda p: p[1] - p[0])
-    items, depth, last = [], 0, start + 1
-    for i in range(start + 1, end):
-        depth += (masked[i] in "([{") - (masked[i] in ")]}")
-        if masked[i] == "," and depth == 0:
-            items.append(line[last:i].strip())
-            last = i + 1
-    items.append(line[last:end].strip())
-    rows, row = [], ""
-    for item in filter(None, items):
-        if row and len(indent) + 4 + len(row) + len(item) + 3 > WIDTH:
-            rows.append(row + ",")
-            row = item
-        else:
-            row = f"{row}, {item}" if row else item
-    broken = [line[: start + 1], *(indent + "    " + r for r in [*rows, row + ","]), indent + line[end:]]
+    broken = [line[: start + 1], *_rows(_items(line, start + 1, end), indent + "    "), indent + line[end:]]
     return [piece for part in broken for piece in (_broken(part) if len(part) > WIDTH and part != line else [part])]

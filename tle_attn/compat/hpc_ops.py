@@ -3,8 +3,9 @@
     from tle_attn.compat import hpc_ops as hpc
 
 In these functions `mtp` is the number of draft tokens, so every request has mtp + 1 query tokens; only in `assign_attention_decode_task` is it
-the number of query tokens itself.  Limits are wider than there: pages of 16 to 128 tokens, up to 16 query heads per key/value head, mtp 0 to 4
-for every type.  What is out of range raises HpcOpsError before anything is launched.  Differences: docs/hpc-ops.md.
+the number of query tokens itself.  Limits are wider than there: pages of 16 to 128 tokens, mtp 0 to 4 for every type, any number of query heads
+per key/value head that makes at most 64 query rows with the query tokens.  What is out of range raises HpcOpsError before anything is launched.
+Differences: docs/hpc-ops.md.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..checks import explore
 from ..checks.resources import register_cap, register_table, shared_limit, shared_table
 from ..codegen import generate
 from ..spec.resources import REGISTERS_PER_SM
@@ -21,15 +22,18 @@ if TYPE_CHECKING:
 DEFAULT_WORKLOAD = "uniform_4096"
 
 
-def explain(recipe: Recipe, workload: Workload | None = None) -> list[Table]:
+def explain(recipe: Recipe, workload: Workload | None = None, *, protocol: bool = True) -> list[Table]:
     """Everything about the default point of a recipe, as tables.
 
     Args:
         recipe: the recipe, options already set.
         workload: what the time floor is for; `uniform_4096` of the benchmark if not given.
+        protocol: explore the barrier protocol in emulation (a second or two).
     """
     kernel = recipe.kernel()
     tables = [head(recipe, kernel), blocks(kernel), ports(kernel), shared_memory(kernel), barriers(kernel), roles(kernel)]
+    if protocol:
+        tables.append(barrier_protocol(kernel))
     tables += [*arguments(kernel), floor(kernel, workload or Workload.named(DEFAULT_WORKLOAD))]
     if recipe.parents:
         tables.append(against_parent(recipe))
@@ -84,6 +88,18 @@ def barriers(kernel: Kernel) -> Table:
         ids = ", ".join(map(str, range(n.first_id, n.first_id + n.slots)))
         rows.append((n.name, str(n.slots), f"{n.threads} threads (named barrier {ids})", "", "", ""))
     return Table("Barriers", ("barrier", ">slots", "a use completes with", "who arrives", "who waits", "starts"), rows)
+
+
+def barrier_protocol(kernel: Kernel) -> Table:
+    """What running the kernel without arithmetic found, for the tile counts where a ring starts, fills and wraps around."""
+    report = explore(kernel, seeds=1)
+    rows = [
+        ("key tiles of a task", "around " + ", ".join(map(str, report.tiles))),
+        ("batches", "\n".join(report.batches)),
+        ("explored", f"{report.ctas:,} CTAs, {report.copies:,} copies, {report.waits:,} waits"),
+        ("result", report.failure or "no fault"),
+    ]
+    return Table("Barrier protocol", ("", ""), rows, "The generated cpu module, run in emulation: every access is checked for order, in any schedule.")
 
 
 def roles(kernel: Kernel) -> Table:
