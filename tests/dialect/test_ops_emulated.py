@@ -3,15 +3,14 @@
 import copy
 import importlib.util
 import sys
-from pathlib import Path
 
 import op_cases
 import pytest
 import torch
 from op_cases import CASES, Box
 
-import tle_attn.dialect
 from tle_attn import emu
+from tle_attn.codegen.prelude import whole
 
 TYPES = {"fp32": "f32", "fp16": "f16", "fp8e4nv": "fp8"}
 
@@ -19,7 +18,7 @@ TYPES = {"fp32": "f32", "fp16": "f16", "fp8e4nv": "fp8"}
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory):
     path = tmp_path_factory.mktemp("ops") / "op_kernels_cpu.py"
-    path.write_text((Path(tle_attn.dialect.__file__).parent / "cpu.py").read_text() + "\n\n" + op_cases.kernel_text())
+    path.write_text(whole("cpu") + "\n\n" + op_cases.kernel_text())
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module

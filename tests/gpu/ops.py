@@ -21,11 +21,11 @@ from typing import Any
 
 import torch
 
-import tle_attn.dialect
 from benchmarks.records import Record, command_line
 from tests.dialect.op_cases import CASES, Box, OpCase, kernel_text
 from tle_attn import emu
 from tle_attn.build import CompiledKernel, Descriptor, compile_module, descriptor, has_hopper, versions
+from tle_attn.codegen.prelude import whole
 
 SEEDS = (0, 1, 2)
 SECONDS = 60
@@ -37,7 +37,7 @@ Arguments = dict[str, Any]
 
 
 def dialect_text(target: str) -> str:
-    return (Path(tle_attn.dialect.__file__).parent / f"{target}.py").read_text()
+    return whole(target)
 
 
 def compiled(kernel: str) -> CompiledKernel:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-import tle_attn.dialect
 from tle_attn.build import Descriptor, compile_module, descriptor, has_hopper
+from tle_attn.codegen.prelude import whole
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "dialect"))
 import op_cases  # noqa: E402
@@ -16,7 +16,7 @@ from op_cases import CASES, Box  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not has_hopper(), reason="needs an NVIDIA Hopper GPU (compute capability 9.0)")
 
-TEXT = (Path(tle_attn.dialect.__file__).parent / "gluon.py").read_text() + op_cases.kernel_text()
+TEXT = whole("gluon") + op_cases.kernel_text()
 
 
 def on_gpu(kind, value):

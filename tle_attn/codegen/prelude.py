@@ -8,11 +8,18 @@ from pathlib import Path
 
 DIALECT = Path(__file__).resolve().parent.parent / "dialect"
 TARGETS = ("gluon", "tle", "cpu")
+#: sources of each target's dialect, in order
+PARTS = {"gluon": ("gluon/core", "gluon/tiles", "gluon/pipeline", "gluon/hook", "gluon/clusters"), "tle": ("tle",), "cpu": ("cpu",)}
+
+
+def whole(target: str) -> str:
+    """The whole dialect of a target as one source."""
+    return "\n".join((DIALECT / f"{part}.py").read_text() for part in PARTS[target])
 
 
 @lru_cache
 def _parsed(target: str, micro: tuple[Path, ...]) -> tuple[str, ast.Module]:
-    source = "\n".join(f.read_text() for f in (DIALECT / f"{target}.py", *micro))
+    source = "\n".join([whole(target), *(f.read_text() for f in micro)])
     return source, ast.parse(source)
 
 

@@ -1,7 +1,7 @@
 """The dialect's names, for editors and linters: block modules import them from here.
 
 The operations run only in generated kernels; the linker copies block text, and each target's prelude
-(`gluon.py`, `tle.py`, `cpu.py` beside this file) says what a name means there.  `table.py` documents them.
+(`gluon/`, `tle.py`, `cpu.py` beside this file) says what a name means there.  `table.py` documents them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The dialect: the small kernel language that block text is written in.
 
 One row per operation.  `docs/dialect.md` is generated from this table, and the tests check that the preludes
-`gluon.py`, `tle.py` and `cpu.py` define every operation with exactly this signature.
+`gluon/`, `tle.py` and `cpu.py` define every operation with exactly this signature.
 """
 
 from attrs import frozen
@@ -70,19 +70,19 @@ OPS: tuple[Op, ...] = (
     Op("cumsum", "cumsum(vector)", "tile", "inclusive prefix sum of an int32 vector", "gl.associative_scan", "tl.cumsum", "numpy"),
     # ---- shared memory
     Op("alloc", "alloc(shape, dtype)", "shared", "wgmma/TMA tile [rows, cols] or ring of tiles [n, rows, cols], swizzled (128-byte column blocks, each rows x 128 B)", "NVMMASharedLayout", "tle.gpu.alloc", "poisoned; ordering per slot"),
-    Op("alloc_plain", "alloc_plain(shape, dtype)", "shared", "row-major buffer without swizzle, for lists and exchanges: a vector, a tile, or a ring of either", "SwizzledSharedLayout(1, 1, 1)", "tle.gpu.alloc(nv_mma_shared_layout=False)", "poisoned; ordering per buffer"),
+    Op("alloc_plain", "alloc_plain(shape, dtype)", "shared", "row-major buffer without swizzle, for lists and exchanges: a vector, a tile, or a ring of either; slot(i) of an [n, m] buffer is vector i. What is written by compact or between CTAs needs slots of a multiple of 16 bytes", "SwizzledSharedLayout(1, 1, 1)", "tle.gpu.alloc(nv_mma_shared_layout=False)", "poisoned; ordering per buffer"),
     Op("alias", "alias(buffer, shape)", "shared", "the bytes of `buffer` seen as a ring [n, rows, cols] of smaller tiles; only before the first access", "_reinterpret", "tle.gpu.alloc(alias=)", "same bytes; ordering per smallest slot"),
     Op("smem_store", "smem_store(buffer, tile)", "shared", "write a whole buffer or slot from registers (generic proxy)", "memdesc.store", "tl.store(local_ptr)", "needs order against earlier reads and writes; marks the bytes as needing fence_async"),
-    Op("smem_load", "smem_load(buffer)", "shared", "read a whole [rows, cols] buffer or slot into a coalesced register tile", "memdesc.load(BlockedLayout)", "tl.load(local_ptr)", "needs order after the write; unwritten bytes are an error"),
+    Op("smem_load", "smem_load(buffer)", "shared", "read a whole buffer or slot into a coalesced register tile; a vector into one laid out as vec_index", "memdesc.load(BlockedLayout)", "tl.load(local_ptr)", "needs order after the write; unwritten bytes are an error"),
     Op("smem_load_rows", "smem_load_rows(buffer, tile)", "shared", "read a plain vector, one element per row of `tile`", "memdesc.load(slice layout)", "tl.load(local_ptr)", "as smem_load"),
     Op("smem_load_cols", "smem_load_cols(buffer, tile)", "shared", "read a plain vector, one element per column of `tile`", "memdesc.load(slice layout)", "tl.load(local_ptr)", "as smem_load"),
-    Op("fence_async", "fence_async()", "shared", "make this role's generic shared-memory writes visible to TMA and wgmma", "fence_async_shared", "nothing (the compiler places it)", "a wgmma or TMA read of unfenced bytes is an error"),
+    Op("fence_async", "fence_async()", "shared", "make this role's generic shared-memory writes visible to TMA and wgmma", "fence_async_shared", "the same instruction by assembly, and debug_barrier", "a wgmma or TMA read of unfenced bytes is an error"),
     Op("role_sync", "role_sync()", "shared", "barrier of the threads of this role", "gl.thread_barrier", "tl.debug_barrier", "no effect (roles run as one)"),
     # ---- barriers
     Op("alloc_barriers", "alloc_barriers(n, arrive_count=1, init=PENDING, expect_bytes=0)", "barrier", "n mbarriers; expect_bytes > 0: each use is completed by one copy of that many bytes", "mbarrier.init", "tle.gpu.alloc_barriers", "counts, bytes, uses and clocks per slot"),
     Op("barrier_wait", "barrier_wait(barrier, use)", "barrier", "wait for logical use `use` of this slot (READY: use 0 passes at once, use n waits for completion n-1)", "mbarrier.wait of the parity", "tle.gpu.barrier_wait", "the parity and the logical use are both checked"),
     Op("barrier_arrive", "barrier_arrive(barrier)", "barrier", "one arrival of this role (release)", "mbarrier.arrive", "tle.gpu.barrier_arrive", "too many arrivals are an error"),
-    Op("alloc_named", "alloc_named(first_id, n, threads)", "barrier", "n named barriers for `threads` arriving plus waiting threads", "ids first_id ..", "tle.gpu.alloc_barriers (ids are the compiler's)", "counts threads"),
+    Op("alloc_named", "alloc_named(first_id, n, threads)", "barrier", "n named barriers for `threads` arriving plus waiting threads; indexed by constants only", "ids first_id ..", "tle.gpu.alloc_barriers (ids are the compiler's)", "counts threads"),
     Op("named_wait", "named_wait(barrier)", "barrier", "bar.sync: arrive and wait until all threads are there", "assembly", "tle.gpu.barrier_wait without phase", "threads counted; deadlock reported"),
     Op("named_arrive", "named_arrive(barrier)", "barrier", "bar.arrive: arrive and go on", "assembly", "tle.gpu.barrier_arrive without phase", "threads counted"),
     # ---- TMA
@@ -95,12 +95,12 @@ OPS: tuple[Op, ...] = (
     Op("wgmma_wait", "wgmma_wait(pendings, acc)", "wgmma", "at most `pendings` younger groups still run; returns `acc` usable (a tuple gives a tuple)", "warpgroup_mma_wait", "tle.gpu.wgmma_wait", "retires groups in order"),
     # ---- clusters
     Op("cluster_dims", "cluster_dims(n)", "cluster", "first statement of a kernel that runs as clusters of n CTAs; the grid then counts clusters, program_id counts CTAs", "marker for the compile hook", "the mesh constant", "n CTAs share a scheduler"),
-    Op("cluster_rank", "cluster_rank()", "cluster", "rank of this CTA in its cluster", "%cluster_ctarank", "tle.shard_id", "scalar"),
-    Op("cluster_barrier", "cluster_barrier()", "cluster", "all threads of all CTAs of the cluster; release and acquire of shared memory", "barrier.cluster", "tle.distributed_barrier", "joins clocks; missing peers are a deadlock"),
+    Op("cluster_rank", "cluster_rank()", "cluster", "rank of this CTA in its cluster", "%cluster_ctarank", "%cluster_ctarank", "scalar"),
+    Op("cluster_barrier", "cluster_barrier()", "cluster", "all threads of all CTAs of the cluster; release and acquire of shared memory. In a warp-specialised kernel only before warp_specialize", "barrier.cluster", "tle.distributed_barrier", "joins clocks; missing peers are a deadlock"),
     Op("remote_store", "remote_store(buffer, rank, tile)", "cluster", "write `tile` into the same plain buffer of CTA `rank`; visible after cluster_barrier", "mapa + st.shared::cluster", "tl.store(local_ptr(tle.remote))", "peer alive and set up; ordering"),
     Op("remote_load", "remote_load(buffer, rank)", "cluster", "read the same plain 2-D buffer of CTA `rank` into a coalesced tile", "mapa + ld.shared::cluster", "tl.load(local_ptr(tle.remote))", "peer alive and set up; ordering; unwritten bytes"),
     Op("cluster_push", "cluster_push(buffer, rank, tile, barrier)", "cluster", "asynchronous remote store that completes bytes on CTA `rank`'s copy of `barrier`", "mapa + st.async", "remote store", "delivered at any time; the peer must still be alive"),
-    Op("cluster_push_wait", "cluster_push_wait(barrier, use, nbytes)", "cluster", "every CTA of the cluster calls it once per exchange: nbytes pushed into this CTA have landed (0: receives nothing)", "expect + mbarrier wait", "tle.distributed_barrier", "expected bytes are checked"),
+    Op("cluster_push_wait", "cluster_push_wait(barrier, use, nbytes)", "cluster", "every CTA of the cluster calls it once per exchange: nbytes pushed into this CTA have landed (0: receives nothing); another exchange over the same barrier needs a cluster_barrier between", "expect + mbarrier wait", "tle.distributed_barrier", "expected bytes are checked"),
     # ---- warp votes
     Op("compact", "compact(keep, values, buffer, start)", "vote", "append the int32 `values` whose `keep` (int32 0/1 vectors of a multiple of 32 elements) is set to the plain buffer from index `start` on, in order; returns the new count. One-warp roles only", "vote.ballot + popc + st.shared by assembly", "tl.cumsum + masked store through local_ptr", "order, bounds"),
 )

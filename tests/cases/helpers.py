@@ -1,0 +1,97 @@
+"""What the case tests share: kernels of library recipes, random problems for them, runs in emulation and comparisons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+import torch
+from attrs import evolve
+
+import tle_attn
+from tle_attn.runtime import Plan
+from tle_attn.runtime.decode import plan_decode
+from tle_attn.runtime.executors import EmulatedExecutor
+from tle_attn.spec import Kernel
+from tle_attn.testing import DecodeProblem, compare, compare_lse, make_decode_problem
+from tle_attn.verify import LSE_TOLERANCE, oracle_options, quant_type, scales_of, tolerance
+
+DYNAMIC, STATIC = "hy3/decode_bf16", "hy3/decode_bf16_static"
+FP8, FP8_PER_TOKEN = "hy3/decode_fp8", "hy3/decode_fp8_per_token"
+WINDOW, SOFT_CAP, D64 = "variants/decode_bf16_window", "variants/decode_bf16_soft_cap", "variants/decode_bf16_d64"
+#: both element types, both quantisations, both schedules
+FAMILY = (DYNAMIC, STATIC, FP8, FP8_PER_TOKEN)
+#: a sequence that is not cut, whatever its length
+UNSPLIT = {"schedule.block": "static_split", "schedule.splits": 1, "reduce.poll_above": 0}
+#: a sequence that is cut into parts of at least one tile
+PARTS = {"schedule.block": "static_split", "schedule.splits": 4, "schedule.min_tokens": 64, "reduce.poll_above": 0}
+
+Result = tuple[torch.Tensor, torch.Tensor | None]
+
+
+def kernel_of(recipe: str, options: dict[str, Any] | None = None, **problem: Any) -> Kernel:
+    return tle_attn.load(recipe).set(options or {}).kernel(**problem)
+
+
+def problem_for(kernel: Kernel, kv_lens: Iterable[int], kv_heads: int = 1, **options: Any) -> DecodeProblem:
+    """A random problem of the kernel's geometry and types."""
+    p = kernel.problem
+    geometry = {"query_tokens": p.query_tokens, "heads": (p.group * kv_heads, kv_heads), "head_dim": p.head_dim, "page": p.page}
+    return make_decode_problem(kv_lens, **geometry, dtype=p.dtype.value, quant=quant_type(kernel), **options)
+
+
+@cache
+def executor_for(kernel: Kernel, target: str) -> EmulatedExecutor:
+    """A kernel's module, generated once for all tests."""
+    return EmulatedExecutor(kernel, tle=target == "tle-emulated")
+
+
+def plan_for(kernel: Kernel, problem: DecodeProblem, target: str = "cpu", seed: int = 0) -> Plan:
+    executor = executor_for(kernel, target)
+    executor.seed = seed
+    geometry = {"batch": len(problem.kv_lens), "query_heads": problem.q.shape[1], "kv_heads": problem.k_cache.shape[2]}
+    return plan_decode(kernel, **geometry, device="cpu", target=target, executor=executor)
+
+
+def launch(plan: Plan, problem: DecodeProblem, **options: Any) -> Result:
+    """(out, lse) of a run into outputs full of NaN."""
+    out = options.pop("out", None)
+    out = problem.new_output() if out is None else out
+    if plan.kernel.mainloop.epilogue.lse != "none":
+        options.setdefault("lse", torch.full(out.shape[:2], torch.nan))
+    return plan.run(problem.q, problem.k_cache, problem.v_cache, problem.block_ids, problem.kv_lens, out=out, **scales_of(problem), **options)
+
+
+def run(kernel: Kernel, problem: DecodeProblem, target: str = "cpu", seed: int = 0, **options: Any) -> Result:
+    return launch(plan_for(kernel, problem, target, seed), problem, **options)
+
+
+def check(kernel: Kernel, problem: DecodeProblem, result: Result) -> None:
+    """AssertionError unless (out, lse) is the oracle's."""
+    out, lse = result
+    base = plan_base(kernel)
+    expected, expected_lse = problem.reference(**{**oracle_options(kernel), "p_quant": None, "lse_base": base})
+    compare(out, expected, rms=tolerance(kernel)[0], name_row=problem.name_row)
+    if base:
+        compare_lse(lse, expected_lse, atol=LSE_TOLERANCE, name_row=problem.name_row)
+
+
+def plan_base(kernel: Kernel) -> str | None:
+    """Base of the kernel's log-sum-exp."""
+    return None if kernel.mainloop.epilogue.lse == "none" else kernel.mainloop.epilogue.lse
+
+
+def bits(tensor: torch.Tensor) -> bytes:
+    return tensor.contiguous().view(torch.uint8).numpy().tobytes()
+
+
+def unit_scales(problem: DecodeProblem) -> DecodeProblem:
+    """The same problem with every scale 1."""
+    if not problem.is_fp8:
+        return problem
+    if problem.k_scale.dtype == torch.float8_e4m3fn:  # float32 numbers in the cache's own pages
+        problem.k_scale.view(torch.float32).fill_(1.0)
+    else:
+        problem.k_scale.fill_(1.0)
+    return evolve(problem, q_scale=torch.ones_like(problem.q_scale), v_scale=torch.ones_like(problem.v_scale))
