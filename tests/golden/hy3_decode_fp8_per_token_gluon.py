@@ -39,17 +39,18 @@ Kernel decode, grid (tasks,), 4 warps, at most 128 registers a thread; arguments
     out_head_stride: i64 - elements from one output head to the next
 """
 
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
+from triton.language.core import _aggregate as aggregate
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 import os
 import re
 import tempfile
 import triton
 from triton import knobs
 from triton._C.libtriton import ir
-from triton.experimental import gluon
-from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language._core import builtin
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
-from triton.language.core import _aggregate as aggregate
 
 jit = gluon.jit
 constexpr = gl.constexpr
@@ -176,11 +177,6 @@ class Barriers:
     @gluon.jit
     def __getitem__(self, i):
         return Barrier(self.mem.index(i), self.mem, gl.to_tensor(i), self.ready, self.expect_bytes)
-
-
-@gluon.jit
-def even_registers():
-    gl.inline_asm_elementwise(_hooked("even_registers", "mov.u32 $0, 0;"), "=r", [], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit
@@ -465,8 +461,6 @@ def _hook_ptx(text, metadata, barriers, role_0_warps):
         load = r"@(%p\d+) (cp\.async\.bulk\.tensor\.\dd\.shared::cluster\.global\S*mbarrier::complete_tx::bytes)( [^;]*);"
         both = r"{ .reg .pred hint, none; and.pred hint, \1, tle_attn_evict; xor.pred none, \1, hint; @hint \2.L2::cache_hint\3, tle_attn_policy; @none \2\3; }"
         text = re.sub(load, both, text)
-    if f"{_HOOK} even_registers;" in text:
-        text = re.sub(r"\tsetmaxnreg[^\n]*\n", "", text)
     if registers:
         start = text.index("{", text.index(".entry")) + 1
         text = text[:start] + registers + text[start:]
@@ -621,7 +615,7 @@ COLUMNS = constexpr(8)  # query rows padded to the wgmma's N
 DTYPE = constexpr(FP8)  # element type of Q, K and V
 Q_VECTOR = constexpr(16)  # elements of a 16-byte load
 SCALE_ROW = constexpr(32)  # K scales in a row
-P_EXPONENT = constexpr(4.0)  # P, l and O carry 2**P_EXPONENT
+P_EXPONENT = constexpr(6.0)  # P, l and O carry 2**P_EXPONENT
 P_LIMIT = constexpr(448.0)  # P above this moves the reference maximum
 MIN_TILES = constexpr(8)  # key tiles of a task at least
 RECORD = constexpr(8)  # int32 words of a task record
@@ -1162,7 +1156,9 @@ def logits(s, factor, token, query):
 
 @jit
 def attend(
-    q, q_token_stride, q_head_stride, scale_log2, q_scale, q_scale_stride, v_scale, kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, pair, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_scales, k_full, v_full, scales_full, k_empty, v_empty
+    q, q_token_stride, q_head_stride, scale_log2, q_scale, q_scale_stride, v_scale, kv_heads, partial_o, partial_ml, counters, out,
+    out_token_stride, out_head_stride, pair, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring,
+    k_scales, k_full, v_full, scales_full, k_empty, v_empty
 ):
     """Consumer role: the product of tile i and the scores of tile i + 1 run together; then the merge."""
     seq = pair // kv_heads
@@ -1237,13 +1233,14 @@ def decode(
     k_scales = alloc_plain([STAGES, TILE], F32)
     scales_full = alloc_barriers(STAGES)
     fence_async()
-    even_registers()
     warp_specialize(
         [
             (
                 attend,
                 (
-                    q, q_token_stride, q_head_stride, scale_log2, q_scale, q_scale_stride, v_scale, kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, pair, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_scales, k_full, v_full, scales_full,
+                    q, q_token_stride, q_head_stride, scale_log2, q_scale, q_scale_stride, v_scale, kv_heads, partial_o, partial_ml,
+                    counters, out, out_token_stride, out_head_stride, pair, first, count, kv_len, slot, first_slot, splits, flags, q_smem,
+                    p_smem, k_ring, v_ring, k_scales, k_full, v_full, scales_full,
                     k_empty, v_empty,
                 ),
             ),

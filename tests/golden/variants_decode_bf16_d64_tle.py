@@ -176,11 +176,6 @@ def barrier_arrive(barrier):
 
 
 @triton.jit
-def even_registers():
-    pass  # the compiler decides
-
-
-@triton.jit
 def evict_first(yes):
     pass  # a hint that TLE's copy cannot carry
 
@@ -706,7 +701,8 @@ def logits(s, factor, token, query):
 
 @jit
 def attend(
-    q, q_token_stride, q_head_stride, scale_log2, kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, pair, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty, v_empty
+    q, q_token_stride, q_head_stride, scale_log2, kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, pair,
+    first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty, v_empty
 ):
     """Consumer role: the product of tile i and the scores of tile i + 1 run together; then the merge."""
     seq = pair // kv_heads
@@ -774,13 +770,14 @@ def decode(
     k_empty = alloc_barriers(STAGES, READERS, init=READY)
     v_empty = alloc_barriers(STAGES, READERS, init=READY)
     fence_async()
-    even_registers()
     warp_specialize(
         [
             (
                 attend,
                 (
-                    q, q_token_stride, q_head_stride, scale_log2, kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, pair, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty, v_empty,
+                    q, q_token_stride, q_head_stride, scale_log2, kv_heads, partial_o, partial_ml, counters, out, out_token_stride,
+                    out_head_stride, pair, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_full,
+                    v_full, k_empty, v_empty,
                 ),
             ),
             (load_keys, (k_desc, block_ids, block_ids_stride, kv_heads, pair, first, count, kv_len, flags, k_boxes, k_full, k_empty)),

@@ -76,7 +76,6 @@ barrier_wait = emu.ops.barrier_wait
 barrier_arrive = emu.ops.barrier_arrive
 copy = emu.ops.copy
 evict_first = emu.ops.evict_first
-even_registers = emu.ops.even_registers
 wgmma = emu.ops.wgmma
 wgmma_wait = emu.ops.wgmma_wait
 
@@ -617,7 +616,8 @@ def logits(s, factor, token, query):
 
 @jit
 def attend(
-    q, q_token_stride, q_head_stride, scale_log2, kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, pair, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty, v_empty
+    q, q_token_stride, q_head_stride, scale_log2, kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, pair,
+    first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty, v_empty
 ):
     """Consumer role: the product of tile i and the scores of tile i + 1 run together; then the merge."""
     seq = pair // kv_heads
@@ -685,13 +685,14 @@ def decode(
     k_empty = alloc_barriers(STAGES, READERS, init=READY)
     v_empty = alloc_barriers(STAGES, READERS, init=READY)
     fence_async()
-    even_registers()
     warp_specialize(
         [
             (
                 attend,
                 (
-                    q, q_token_stride, q_head_stride, scale_log2, kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, pair, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty, v_empty,
+                    q, q_token_stride, q_head_stride, scale_log2, kv_heads, partial_o, partial_ml, counters, out, out_token_stride,
+                    out_head_stride, pair, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_full,
+                    v_full, k_empty, v_empty,
                 ),
             ),
             (load_keys, (k_desc, block_ids, block_ids_stride, kv_heads, pair, first, count, kv_len, flags, k_boxes, k_full, k_empty)),

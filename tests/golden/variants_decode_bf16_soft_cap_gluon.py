@@ -32,17 +32,18 @@ Kernel decode, grid (tasks,), 4 warps, at most 128 registers a thread; arguments
     out_head_stride: i64 - elements from one output head to the next
 """
 
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
+from triton.language.core import _aggregate as aggregate
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 import os
 import re
 import tempfile
 import triton
 from triton import knobs
 from triton._C.libtriton import ir
-from triton.experimental import gluon
-from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language._core import builtin
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
-from triton.language.core import _aggregate as aggregate
 
 jit = gluon.jit
 constexpr = gl.constexpr
@@ -167,11 +168,6 @@ class Barriers:
     @gluon.jit
     def __getitem__(self, i):
         return Barrier(self.mem.index(i), self.mem, gl.to_tensor(i), self.ready, self.expect_bytes)
-
-
-@gluon.jit
-def even_registers():
-    gl.inline_asm_elementwise(_hooked("even_registers", "mov.u32 $0, 0;"), "=r", [], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit
@@ -440,8 +436,6 @@ def _hook_ptx(text, metadata, barriers, role_0_warps):
         load = r"@(%p\d+) (cp\.async\.bulk\.tensor\.\dd\.shared::cluster\.global\S*mbarrier::complete_tx::bytes)( [^;]*);"
         both = r"{ .reg .pred hint, none; and.pred hint, \1, tle_attn_evict; xor.pred none, \1, hint; @hint \2.L2::cache_hint\3, tle_attn_policy; @none \2\3; }"
         text = re.sub(load, both, text)
-    if f"{_HOOK} even_registers;" in text:
-        text = re.sub(r"\tsetmaxnreg[^\n]*\n", "", text)
     if registers:
         start = text.index("{", text.index(".entry")) + 1
         text = text[:start] + registers + text[start:]
@@ -1080,7 +1074,8 @@ def logits(s, factor, token, query):
 
 @jit
 def attend(
-    q, q_token_stride, q_head_stride, scale_log2, kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, pair, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty, v_empty
+    q, q_token_stride, q_head_stride, scale_log2, kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, pair,
+    first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty, v_empty
 ):
     """Consumer role: the product of tile i and the scores of tile i + 1 run together; then the merge."""
     seq = pair // kv_heads
@@ -1148,13 +1143,14 @@ def decode(
     k_empty = alloc_barriers(STAGES, READERS, init=READY)
     v_empty = alloc_barriers(STAGES, READERS, init=READY)
     fence_async()
-    even_registers()
     warp_specialize(
         [
             (
                 attend,
                 (
-                    q, q_token_stride, q_head_stride, scale_log2, kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, pair, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty, v_empty,
+                    q, q_token_stride, q_head_stride, scale_log2, kv_heads, partial_o, partial_ml, counters, out, out_token_stride,
+                    out_head_stride, pair, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_full,
+                    v_full, k_empty, v_empty,
                 ),
             ),
             (load_keys, (k_desc, block_ids, block_ids_stride, kv_heads, pair, first, count, kv_len, flags, k_boxes, k_full, k_empty)),

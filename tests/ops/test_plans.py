@@ -154,7 +154,7 @@ class TestCounters:
         large = counters.of_current_stream(5000)
         assert large.numel() >= 5000 and large.data_ptr() != small.data_ptr()
         address, chunk = small.data_ptr(), weakref.ref(counters.chunks[0])
-        del small
+        del small, large
         huge = counters.of_current_stream(plans.Counters.CHUNK * 2)
         gc.collect()
         assert huge.numel() >= plans.Counters.CHUNK * 2 and chunk() is not None
