@@ -11,6 +11,7 @@ import torch
 import tle_attn
 from tle_attn import verify
 from tle_attn.errors import SpecError, TargetUnavailable
+from tle_attn.spec import Block
 
 
 @pytest.mark.parametrize("recipe", tle_attn.list_recipes())
@@ -41,7 +42,7 @@ def test_a_kernel_that_computes_something_else_fails(wanted: dict, wrong: dict, 
 
 def test_a_block_that_the_oracle_does_not_know_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = tle_attn.load("variants/decode_bf16_soft_cap").kernel()
-    monkeypatch.delitem(verify.MEANING, "score/soft_cap")
+    monkeypatch.setattr(type(kernel.mainloop.score[0]), "oracle_options", Block.oracle_options)
     with pytest.raises(SpecError, match="score.soft_cap"):
         verify.verify_kernel(kernel, "cpu")
 

@@ -2,7 +2,7 @@
 
     import tle_attn
     recipe = tle_attn.load("hy3/decode_bf16")
-    plan = recipe.plan(batch=64, max_kv_len=131072, query_heads=8, kv_heads=1)
+    plan = recipe.plan(batch=64, query_heads=8, kv_heads=1)
     out, lse = plan.run(q, k_cache, v_cache, block_ids, kv_lens)
 
 Nothing here imports torch or triton until it is needed, and no import needs a GPU.

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
@@ -25,16 +24,6 @@ if TYPE_CHECKING:
 #: targets that need no GPU
 EMULATED = ("cpu", "tle-emulated")
 
-#: what blocks that join chains mean as options of `tle_attn.oracle.attention`
-MEANING: dict[str, Callable[[Any], dict[str, Any]]] = {
-    # scales come with the tensors of a problem
-    "scale/per_tensor": lambda block: {},
-    "scale/per_token_head": lambda block: {},
-    "score/soft_cap": lambda block: {"soft_cap": block.cap},
-    "mask/causal": lambda block: {"causal": True},
-    "mask/sliding_window": lambda block: {"window": block.window},
-}
-
 
 def oracle_options(kernel: Kernel) -> dict[str, Any]:
     """Options under which `tle_attn.oracle.attention` computes what this kernel should.
@@ -44,13 +33,10 @@ def oracle_options(kernel: Kernel) -> dict[str, Any]:
     """
     options: dict[str, Any] = {"causal": False}
     for where, block in kernel.blocks:
-        if block.HOOKS:
-            if block.label() not in MEANING:
-                raise SpecError(
-                    f"the oracle does not know what {block.label()} means", key=where, value=block.NAME, allowed=sorted(MEANING), file=kernel.file,
-                    reason="a block that joins a chain needs an entry in tle_attn.verify.MEANING, or its kernels are checked against the wrong answer",
-                )
-            options |= MEANING[block.label()](block)
+        try:
+            options |= block.oracle_options()
+        except SpecError as error:
+            raise error.located(file=kernel.file, prefix=where)
     return options
 
 
@@ -204,4 +190,4 @@ def _run_one(kernel: Kernel, target: str, problem: DecodeProblem, options: dict[
     return error, None
 
 
-__all__ = ["EMULATED", "MEANING", "Verification", "oracle_options", "problems", "quant_type", "scales_of", "tolerance", "verify_kernel"]
+__all__ = ["EMULATED", "Verification", "oracle_options", "problems", "quant_type", "scales_of", "tolerance", "verify_kernel"]

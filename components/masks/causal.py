@@ -17,6 +17,9 @@ class Causal(Block):
     NAME = "causal"
     HOOKS = {"mask": "causal_mask"}
 
+    def oracle_options(self) -> dict[str, bool]:
+        return {"causal": True}
+
     @staticmethod
     def reference(s: torch.Tensor, key: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
         """Semantic definition; key and query positions broadcast against s."""

@@ -26,6 +26,9 @@ class SlidingWindow(Block):
     def constants(self, problem: Problem) -> dict[str, Constant]:
         return {"WINDOW": Constant(self.window, "keys that a query sees, its own included")}
 
+    def oracle_options(self) -> dict[str, int]:
+        return {"window": self.window}
+
     def reference(self, s: torch.Tensor, key: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
         """Semantic definition; key and query positions broadcast against s."""
         return torch.where(query - key < self.window, s, float("-inf"))

@@ -43,6 +43,9 @@ class PerTensor(Block):
     def arguments(self, problem: Problem) -> tuple[Argument, ...]:
         return (*q_scale_arguments(), Argument("k_scale", "*f32", "scale of K [1]"), Argument("v_scale", "*f32", "scale of V [1]"))
 
+    def oracle_options(self) -> dict[str, float]:
+        return {}  # scales come with the tensors of a problem
+
     def provides(self, problem: Problem) -> tuple[Function, ...]:
         s = Port("s", DType.F32, ("key", "query"), (TILE, problem.columns), layout="mma")
         return (Function("query_factor", (s,), (Port("factor", DType.F32, ("query",), (problem.columns,)),)),)

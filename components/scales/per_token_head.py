@@ -46,6 +46,9 @@ class PerTokenHead(Block):
             Argument("v_scale", "*f32", "scale of V [kv heads]"),
         )
 
+    def oracle_options(self) -> dict[str, float]:
+        return {}  # scales come with the tensors of a problem
+
     def provides(self, problem: Problem) -> tuple[Function, ...]:
         s = Port("s", DType.F32, ("key", "query"), (TILE, problem.columns), layout="mma")
         return (Function("query_factor", (s,), (Port("factor", DType.F32, ("query",), (problem.columns,)),)), Function("fetch_key_scales"), Function("publish_key_scales"))

@@ -16,9 +16,9 @@ from tle_attn.dialect import cdiv, cumsum, jit, load, maximum, minimum, program_
 from tle_attn.errors import SpecError
 from tle_attn.spec import Argument, Block, Constant, Function, Problem
 from tle_attn.spec.problem import at_least
+from tle_attn.spec.tasks import RECORD
 
 TILE = 64
-RECORD = 8
 
 
 @frozen(kw_only=True)

@@ -24,13 +24,16 @@ class SoftCap(Block):
     NAME = "soft_cap"
     HOOKS = {"score": "soft_cap_scores"}
 
-    cap: float = field(validator=positive_finite("logits are capped to (-cap, cap); leave the block out to switch the cap off"))
+    cap: float = field(validator=positive_finite("logits are capped to (-cap, cap), with an error of 1e-7 cap; leave the block out to switch the cap off", 1e4))
 
     def constants(self, problem: Problem) -> dict[str, Constant]:
         return {
             "CAP_LOG2": Constant(self.cap * math.log2(math.e), "soft cap in base-2 units"),
             "TWO_OVER_CAP": Constant(2.0 / self.cap, "2 log2(e) / CAP_LOG2 in base-2 units of the logit"),
         }
+
+    def oracle_options(self) -> dict[str, float]:
+        return {"soft_cap": self.cap}
 
     def reference(self, s: torch.Tensor) -> torch.Tensor:
         """Semantic definition, float64; s and the result in base-2 units."""

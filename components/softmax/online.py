@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import torch
 from attrs import field, frozen
+from attrs.validators import optional
 
 from tle_attn.dialect import exp2, jit, maximum, reduce_max, role_sync
 from tle_attn.errors import NumericError
 from tle_attn.spec import Block, Constant, Function, Port, Problem
-from tle_attn.spec.problem import one_of
+from tle_attn.spec.problem import at_least, one_of
 from tle_attn.spec.types import DType, Place
 
 TILE = 64
@@ -37,7 +38,7 @@ class OnlineSoftmax(Block):
     NAME = "online"
 
     maximum: str = field(default="lazy", validator=one_of(("lazy", "exact"), "when the reference maximum moves"))
-    p_exponent: int | None = field(default=None)
+    p_exponent: int | None = field(default=None, validator=optional(at_least(0, "P is 1 at the reference maximum, or more", 20)))
 
     @property
     def exact_maximum(self) -> bool:

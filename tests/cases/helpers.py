@@ -31,7 +31,8 @@ Result = tuple[torch.Tensor, torch.Tensor | None]
 
 
 def kernel_of(recipe: str, options: dict[str, Any] | None = None, **problem: Any) -> Kernel:
-    return tle_attn.load(recipe).set(options or {}).kernel(**problem)
+    """A kernel that writes the log-sum-exp too, to base e if `options` do not say otherwise: so tests share few kernels, and all check it."""
+    return tle_attn.load(recipe).set({"epilogue.lse": "e", **(options or {})}).kernel(**problem)
 
 
 def problem_for(kernel: Kernel, kv_lens: Iterable[int], kv_heads: int = 1, **options: Any) -> DecodeProblem:

@@ -6,30 +6,29 @@ import pytest
 import torch
 from attrs import evolve
 
-from tests.cases.helpers import DYNAMIC, FP8, FP8_PER_TOKEN, PARTS, WINDOW, check, kernel_of, launch, plan_for, problem_for, run
+from tests.cases.helpers import DYNAMIC, FP8, PARTS, WINDOW, check, kernel_of, launch, plan_for, problem_for, run
 from tle_attn.oracle import merge_states
 from tle_attn.testing import compare, compare_lse
 
 
-@pytest.mark.parametrize("recipe", [DYNAMIC, FP8, FP8_PER_TOKEN])
+@pytest.mark.parametrize("recipe", [DYNAMIC, FP8])
 def test_12_a_part_without_a_visible_key_changes_nothing(recipe, seed):
     """The last of four parts has one key, which only the last of three query tokens sees: for the others its state is empty."""
-    kernel = kernel_of(recipe, {"epilogue.lse": "e", **PARTS}, query_tokens=3)
+    kernel = kernel_of(recipe, PARTS, query_tokens=3)
     problem = problem_for(kernel, (3 * 64 + 1, 3 * 64 + 2, 65, 3 * 64), seed=seed)
     check(kernel, problem, run(kernel, problem))
 
 
 def test_12_parts_before_the_window_are_empty(seed):
     """A window of one key and three query tokens around a tile's edge: each part is empty for some of them."""
-    kernel = kernel_of(WINDOW, {"epilogue.lse": "e", "mask[1].window": 1, **PARTS}, query_tokens=3)
+    kernel = kernel_of(WINDOW, {"mask[1].window": 1, **PARTS}, query_tokens=3)
     problem = problem_for(kernel, (193, 194, 64, 1), seed=seed)
     check(kernel, problem, run(kernel, problem))
 
 
-@pytest.mark.parametrize("poll_above", [0, 1])
-def test_12_sliced_merge_of_empty_states(poll_above, seed):
-    """The same by the last arriver and by polling; a task map, so that parts may wait for each other."""
-    kernel = kernel_of(DYNAMIC, {"epilogue.lse": "e", "schedule.min_tokens": 64, "reduce.poll_above": poll_above}, query_tokens=3)
+def test_12_sliced_merge_of_empty_states(seed):
+    """The same by polling; a task map, so that parts may wait for each other."""
+    kernel = kernel_of(DYNAMIC, {"schedule.min_tokens": 64, "reduce.poll_above": 1}, query_tokens=3)
     problem = problem_for(kernel, (6 * 64 + 1, 0), seed=seed)
     plan = plan_for(kernel, problem)
     result = launch(plan, problem)
@@ -40,7 +39,7 @@ def test_12_sliced_merge_of_empty_states(poll_above, seed):
 @pytest.mark.parametrize("recipe", [DYNAMIC, FP8])
 def test_12_states_of_two_runs_merge_to_the_whole(recipe, seed):
     """Runs over the first and the second half of the pages, merged by the oracle, are a run over all of them; an empty half is the identity."""
-    kernel = kernel_of(recipe, {"epilogue.lse": "e"})
+    kernel = kernel_of(recipe)
     problem = problem_for(kernel, (192, 100, 0), seed=seed)
     first_lens = problem.kv_lens.clamp(max=128)
     halves = (

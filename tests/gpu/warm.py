@@ -7,6 +7,7 @@ import os
 import sys
 
 from benchmarks.compiling import compile_all, in_parallel
+from tests.compat import hpc_cases
 from tests.gpu import ops
 from tests.gpu.kernels import ALL
 from tle_attn.errors import TleAttnError
@@ -26,6 +27,7 @@ def main() -> int:
             kernels[config.label] = config.kernel()
         except TleAttnError as error:
             results[config.label] = error
+    kernels |= hpc_cases.grid_kernels()
     results |= compile_all(kernels, jobs)
     results |= zip(ops.BY_NAME, in_parallel(compile_op, list(ops.BY_NAME), jobs), strict=True)
     failed = {label: result for label, result in results.items() if isinstance(result, Exception)}

@@ -14,8 +14,9 @@ from torch import Tensor
 from torch.library import define, impl, register_fake
 
 from ..errors import InputError, InputTypeError
-from ..runtime.decode import RECORD, DecodePlan
+from ..runtime.decode import DecodePlan
 from ..runtime.inputs import check_counts
+from ..spec.tasks import RECORD
 from . import plans
 from .emulation import emulating, target_of
 

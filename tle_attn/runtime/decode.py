@@ -11,15 +11,12 @@ from attrs import define, field
 from ..codegen import Entry, entries_of
 from ..errors import InputError, TleAttnError
 from ..spec import BoxDescriptor, DType, Kernel
+from ..spec.tasks import IDLE, RECORD, SLOT_WORD
 from . import inputs
 from .executors import make_executor
 
 if TYPE_CHECKING:
     import torch
-
-#: int32 words of a task record, and the one that says idle (components/schedulers/task_map.py)
-RECORD = 8
-SLOT_WORD, IDLE = 4, -2
 
 
 def task_capacity(slots: int, batch: int, kv_heads: int) -> int:
@@ -184,9 +181,7 @@ class DecodePlan:
             inputs.check_output(lse, "lse", inputs.DType.F32, shape[:2], self.device, "batch * query_tokens, query_heads")
             if not lse.is_contiguous():
                 raise InputError("lse: must be contiguous")
-        scale = 1.0 / math.sqrt(problem.head_dim) if softmax_scale is None else softmax_scale
-        if not math.isfinite(scale):
-            raise InputError(f"softmax_scale: {scale} is not finite")
+        scale = 1.0 / math.sqrt(problem.head_dim) if softmax_scale is None else inputs.check_softmax_scale(softmax_scale)
         if debug:
             inputs.check_values(block_ids, kv_lens, self._new_tokens(new_kv_included), problem.page, min(k_cache.shape[0], v_cache.shape[0]))
         scales = inputs.check_scales(

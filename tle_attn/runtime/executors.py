@@ -139,8 +139,8 @@ class EmulatedExecutor:
     """The CPU emulation, of the cpu module or (`tle`) of the TLE module through an emulated triton.language."""
 
     emulated = True
-    #: multiprocessors that the emulation pretends to have: few, so that small problems are split and merged
-    SMS = 4
+    #: multiprocessors that the emulation pretends to have: few, so that small problems are split, and enough for more parts than one CTA merges alone
+    SMS = 6
     #: False explores barriers, copies and order without computing tiles
     arithmetic = True
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, InputTypeError
@@ -10,6 +12,8 @@ from ..spec import DType, Problem
 
 if TYPE_CHECKING:
     import torch
+
+F32_MAX = 2.0**128 - 2.0**104
 
 
 @cache
@@ -41,6 +45,17 @@ def check_counts(batch: Any, query_heads: Any, kv_heads: Any) -> None:
     for name, value, low in (("batch", batch, 0), ("query_heads", query_heads, 1), ("kv_heads", kv_heads, 1)):
         if isinstance(value, bool) or not isinstance(value, int) or value < low:
             raise InputError(f"{name}: {value!r} where an integer from {low} up is wanted")
+
+
+def check_softmax_scale(scale: Any) -> float:
+    """A number on the host (a tensor would have to be read, which waits for the device) that float32 holds."""
+    if isinstance(scale, bool) or not isinstance(scale, Real):
+        raise InputTypeError(f"softmax_scale: a number is wanted, not {type(scale).__name__}")
+    if not math.isfinite(scale):
+        raise InputError(f"softmax_scale: {scale} is not finite")
+    if abs(scale) * math.log2(math.e) > F32_MAX:
+        raise InputError(f"softmax_scale: {scale} is not finite in float32")
+    return float(scale)
 
 
 def want_multiple(name: str, what: str, value: int, unit: int, reason: str) -> None:
@@ -118,6 +133,8 @@ def check_scales(kernel: Any, batch: int, query_heads: int, kv_heads: int, pages
     if query_heads > 1 and q_scale.stride(1) != 1:
         raise InputError(f"q_scale: stride {q_scale.stride(1)} in the last dimension where 1 is wanted")
     want(v_scale, "v_scale", DType.F32, (kv_heads if key_scales else 1,), device, "kv_heads" if key_scales else "1")
+    if v_scale.numel() > 1 and v_scale.stride(0) != 1:
+        raise InputError(f"v_scale: stride {v_scale.stride(0)} where 1 is wanted")
     values = {"q_scale": q_scale, "q_scale_stride": q_scale.stride(0), "v_scale": v_scale}
     if not key_scales:
         return values | {"k_scale": want(k_scale, "k_scale", DType.F32, (1,), device, "1")}

@@ -65,6 +65,15 @@ class Block:
     def resources(self, problem: Problem) -> Resources:
         return Resources()
 
+    def oracle_options(self) -> dict[str, Any]:
+        """Options under which `tle_attn.oracle.attention` computes what this block makes of attention; a block that joins a chain must say it."""
+        if self.HOOKS:
+            raise SpecError(
+                f"the oracle does not know what {self.label()} means", key=None, value=self.NAME,
+                reason="a block that joins a chain needs the method oracle_options, or its kernels are checked against the wrong answer",
+            )
+        return {}
+
     # ---- source
     @classmethod
     def source_file(cls) -> Path:

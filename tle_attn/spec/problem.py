@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from attrs import Attribute, field, frozen
@@ -35,12 +36,14 @@ def at_least(low: int, reason: str, high: int | None = None) -> Any:
     return check
 
 
-def positive_finite(reason: str) -> Any:
-    """attrs validator: a finite number above 0."""
+def positive_finite(reason: str, high: float | None = None) -> Any:
+    """attrs validator: a finite number above 0, and at most `high`."""
+    top = sys.float_info.max if high is None else high
 
     def check(instance: Any, attribute: Attribute, value: Any) -> None:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 < value < float("inf"):
-            raise SpecError(f"{attribute.name} cannot be {value!r}", key=attribute.name, value=value, allowed="a finite number above 0", reason=reason)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 < value <= top:
+            allowed = "a finite number above 0" + ("" if high is None else f", {high:g} at most")
+            raise SpecError(f"{attribute.name} cannot be {value!r}", key=attribute.name, value=value, allowed=allowed, reason=reason)
 
     return check
 
