@@ -38,7 +38,7 @@ class OnlineSoftmax(Block):
     NAME = "online"
 
     maximum: str = field(default="lazy", validator=one_of(("lazy", "exact"), "when the reference maximum moves"))
-    p_exponent: int | None = field(default=None, validator=optional(at_least(0, "P is 1 at the reference maximum, or more", 20)))
+    p_exponent: int | None = field(default=None, validator=optional(at_least(0, "at the reference maximum P is 1 or more", 64)))
 
     @property
     def exact_maximum(self) -> bool:

@@ -96,3 +96,18 @@ def unit_scales(problem: DecodeProblem) -> DecodeProblem:
     else:
         problem.k_scale.fill_(1.0)
     return evolve(problem, q_scale=torch.ones_like(problem.q_scale), v_scale=torch.ones_like(problem.v_scale))
+
+
+def dominant_key(problem: DecodeProblem, seed: int) -> DecodeProblem:
+    """V = 1, and one key in the first tile with logit 7 + h for query head h among others of standard deviation 1, with softmax_scale 1.
+
+    `problem`: one sequence, 8 query heads over one, one query token, not poisoned.
+    """
+    problem = unit_scales(problem)
+    q, k = torch.zeros(problem.q.shape), torch.zeros(problem.k_cache.shape)
+    q[:, :, 0] = 1.0
+    q[:, :, 1] = torch.linspace(1.0, 2.0, 8)
+    k[..., 0] = torch.randn(k.shape[:3], generator=torch.Generator().manual_seed(seed))
+    k[problem.block_ids[0, 0].long(), 3, 0, :2] = torch.tensor([0.0, 7.0])
+    dtype = problem.q.dtype
+    return evolve(problem, q=q.to(dtype), k_cache=k.to(dtype), v_cache=torch.ones(problem.v_cache.shape).to(dtype))

@@ -9,7 +9,7 @@ from tests.cases.helpers import DYNAMIC, FP8, FP8_PER_TOKEN, PARTS, WINDOW, chec
 
 
 @pytest.mark.parametrize("recipe,options,kv_heads,target", [
-    (DYNAMIC, {}, 1, "cpu"), (DYNAMIC, {}, 8, "cpu"), (FP8, {}, 1, "cpu"), (FP8_PER_TOKEN, {}, 1, "cpu"), (FP8_PER_TOKEN, {}, 1, "tle-emulated"),
+    (DYNAMIC, {}, 1, "cpu"), (DYNAMIC, {}, 8, "cpu"), (FP8, {}, 1, "cpu"), (FP8_PER_TOKEN, {}, 1, "tle-emulated"),
 ])  # fmt: skip
 def test_7_empty_sequences_between_short_ones(recipe, options, kv_heads, target, seed):
     kernel = kernel_of(recipe, options)

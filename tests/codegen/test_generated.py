@@ -13,8 +13,9 @@ from tle_attn.codegen import MARK, generate
 from tle_attn.codegen.prelude import TARGETS
 from tle_attn.runtime.executors import import_generated, module_file
 
-POINTS = [(name, point) for name in tle_attn.list_recipes() for point in tle_attn.load(name).points()]
+#: every recipe at its default point, and one of the family at every page and query count
 DEFAULTS = [(name, next(tle_attn.load(name).points())) for name in tle_attn.list_recipes()]
+POINTS = DEFAULTS + [("hy3/decode_bf16", point) for point in list(tle_attn.load("hy3/decode_bf16").points())[1:]]
 
 
 def ids(points: list) -> list[str]:

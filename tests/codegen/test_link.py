@@ -211,6 +211,11 @@ class TestErrors:
         part = library.block("@jit\ndef f(x):\n    return x\n", name="spare")
         fails(library.kernel("@jit\ndef kernel(args):\n    role_sync()\n", part), "pieces[0]: the kernel would not use the block part/spare; take it out of the recipe")
 
+    def test_a_block_whose_microkernel_alone_is_used(self, library):
+        part = library.block("@jit\ndef f(x):\n    return x\n", name="micro")
+        part.source_file().with_suffix(".cpu.py").write_text("def publish(x):\n    return x\n")
+        assert "publish(1)" in body_of(library.kernel("@jit\ndef kernel(args):\n    publish(1)\n", part))
+
     def test_a_local_variable_does_not_use_a_block(self, library):
         part = library.block("@jit\ndef f(x):\n    return x\n")
         fails(library.kernel("@jit\ndef kernel(args):\n    f = 1\n    store(args.out, f)\n", part, arguments=(POINTER,)), "would not use")

@@ -88,8 +88,15 @@ def test_microkernel_files_join_the_prelude(dialect, tmp_path):
     micro = tmp_path / "micro.cpu.py"
     micro.write_text('"""A microkernel."""\nimport fifth\n\n\ndef publish(x):\n    return fifth.f(helper(x))\n')
     text = prelude("cpu", {"publish"}, (micro,))
-    assert text.startswith("from third import a as b\nimport fifth\n\ndef helper(x):") and "def publish(x):" in text
+    assert text.startswith("import fifth\nfrom third import a as b\n\ndef helper(x):") and "def publish(x):" in text
     assert "publish" in defined_names("cpu", (micro,)) and "publish" not in defined_names("cpu")
+
+
+def test_imports_are_one_line_a_module_the_standard_librarys_first(dialect, tmp_path):
+    micro = tmp_path / "micro.cpu.py"
+    micro.write_text("from third import c, d\nimport math\nfrom json import dumps, loads\n\n\ndef publish(x):\n    return helper(c, d, math, dumps, first)\n")
+    text = prelude("cpu", {"publish"}, (micro,))
+    assert text.startswith("import math\nfrom json import dumps\n\nimport first\nfrom third import a as b, c, d\n\ndef helper")
 
 
 @pytest.mark.parametrize("target", TARGETS)

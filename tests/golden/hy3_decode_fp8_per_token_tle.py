@@ -41,8 +41,8 @@ Kernel decode, grid (tasks,), 4 warps, at most 128 registers a thread; arguments
 
 import triton
 import triton.experimental.tle.language as tle
-import triton.language as tl
 import triton.experimental.tle.language.raw as tle_raw
+import triton.language as tl
 from triton.experimental.tle.raw import dialect
 
 jit = triton.jit

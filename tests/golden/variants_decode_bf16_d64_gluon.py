@@ -32,18 +32,18 @@ Kernel decode, grid (tasks,), 4 warps, at most 128 registers a thread; arguments
     out_head_stride: i64 - elements from one output head to the next
 """
 
-from triton.experimental import gluon
-from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
-from triton.language.core import _aggregate as aggregate
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 import os
 import re
 import tempfile
+
 import triton
 from triton import knobs
 from triton._C.libtriton import ir
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language._core import builtin
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+from triton.language.core import _aggregate as aggregate
 
 jit = gluon.jit
 constexpr = gl.constexpr

@@ -65,5 +65,11 @@ STAGES = (*(config(DYNAMIC, ring__stages=stages) for stages in (1, 2)), config(D
 MAXIMA = tuple(config(recipe, **options) for recipe in (DYNAMIC, FP8) for options in ({}, {"softmax__maximum": "exact"}))
 #: every split sequence polls, or none does
 MERGES = (config(DYNAMIC, 2, reduce__poll_above=1), config(DYNAMIC, 2, reduce__poll_above=0))
+#: sequences that are never split, bf16 and fp8 with P as large as it may be
+UNSPLIT = tuple(
+    config(recipe, schedule__block="static_split", schedule__splits=1, reduce__poll_above=0, **options) for recipe, options in ((DYNAMIC, {}), (FP8, {"softmax__maximum": "exact"}))
+)
+#: fp8 cut by each sequence's own length alone
+STATIC_FP8 = tuple(config(recipe, schedule__block="static_split", reduce__poll_above=0) for recipe in (FP8, FP8_PER_TOKEN))
 
-ALL = tuple(dict.fromkeys((*POINTS, *FP8_POINTS, *GROUPS, *FP8_GROUPS, *HEAD_DIM_64, *SOFT_CAPS, *WINDOWS, *LSE, *STAGES, *MAXIMA, *MERGES)))
+ALL = tuple(dict.fromkeys((*POINTS, *FP8_POINTS, *GROUPS, *FP8_GROUPS, *HEAD_DIM_64, *SOFT_CAPS, *WINDOWS, *LSE, *STAGES, *MAXIMA, *MERGES, *UNSPLIT, *STATIC_FP8)))

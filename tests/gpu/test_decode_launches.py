@@ -75,13 +75,14 @@ def test_launches_overlap_in_nothing():
         compare_out(plan, problems[i // 3], out)
 
 
-def test_a_row_does_not_depend_on_its_batch():
+@pytest.mark.parametrize("config", (kernels.config(kernels.STATIC), *kernels.STATIC_FP8), ids=lambda c: c.label)
+def test_a_row_does_not_depend_on_its_batch(config):
     """The static schedule cuts a sequence by its own length alone: alone or in a batch, equal bits."""
-    config = kernels.config(kernels.STATIC)
     lengths = (7001, 64, 1, 511, 4096, 12_345)
     problem = problem_for(config, lengths, seed=37)
     together, _ = run(config.plan(len(lengths)), problem)
     alone = config.plan(1)
     for b in range(len(lengths)):
-        one = evolve(problem, q=problem.q[b : b + 1], block_ids=problem.block_ids[b : b + 1], kv_lens=problem.kv_lens[b : b + 1])
+        scales = {} if problem.q_scale is None else {"q_scale": problem.q_scale[b : b + 1]}
+        one = evolve(problem, q=problem.q[b : b + 1], block_ids=problem.block_ids[b : b + 1], kv_lens=problem.kv_lens[b : b + 1], **scales)
         assert torch.equal(run(alone, one)[0], together[b : b + 1]), f"sequence {b} of {lengths[b]} keys"

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from attrs import evolve
 
 import tle_attn
 from tests.gpu import kernels
@@ -67,6 +68,41 @@ def test_offsets_past_2_31():
     config = kernels.config(kernels.DYNAMIC, kv_heads=8)
     plan = config.plan(2)
     compare_out(plan, problem, run(plan, problem)[0])
+
+
+@pytest.mark.parametrize("recipe", [kernels.FP8, kernels.FP8_PER_TOKEN])
+def test_fp8_offsets_past_2_31(recipe):
+    """The same in fp8; the packed scales of the last pages are 2**31 float32 numbers and more (8.6 GB) behind the first."""
+    config = kernels.config(recipe, kv_heads=8)
+    small = problem_for(config, (65, 128), seed=26, extra_pages=0)
+    extra = 2 if recipe == kernels.FP8_PER_TOKEN else 0
+    pages = 2**31 // (2 * (64 + extra) * 8 * 128 // (4 if extra else 1)) + 3
+    joint = torch.empty(pages, 2, 64 + extra, 8, 128, dtype=torch.uint8, device="cuda").view(torch.float8_e4m3fn)
+    used = torch.tensor([pages - 3, pages - 2, 0, pages - 1], device="cuda")
+    block_ids = small.block_ids.clone()
+    for new, old in enumerate(range(len(small.k_cache))):
+        page = used[new]
+        joint[page, 0, :64], joint[page, 1, :64] = small.k_cache[old], small.v_cache[old]
+        if extra:
+            joint[page, 0, 64:] = small.k_scale[old]
+        block_ids[small.block_ids == old] = page.int()
+    changed = {"k_cache": joint[:, 0, :64], "v_cache": joint[:, 1, :64], "block_ids": block_ids} | ({"k_scale": joint[:, 0, 64:]} if extra else {})
+    plan = config.plan(2)
+    assert torch.equal(run(plan, evolve(small, **changed))[0], run(plan, small)[0])
+
+
+def test_query_rows_of_padding():
+    """24 query rows of which 21 are valid, the others NaN: valid rows are right, other output rows as they were."""
+    config = kernels.config(kernels.DYNAMIC, 3)
+    problem = problem_for(config, (64, 3, 1, 130, 65, 9, 12_800), seed=27)
+    rows, heads, dim = problem.q.shape
+    q = torch.full((24, heads, dim), torch.nan, dtype=torch.bfloat16, device="cuda")
+    q[:rows] = problem.q
+    out = torch.full((24, heads, dim), 7.0, dtype=torch.bfloat16, device="cuda")
+    plan = config.plan(7)
+    run(plan, evolve(problem, q=q[:rows]), out[:rows])
+    compare_out(plan, problem, out[:rows])
+    assert (out[rows:] == 7.0).all()
 
 
 def test_wide_page_table_rows():

@@ -204,3 +204,67 @@ def test_without_debug_no_value_is_read(make_plan, executor, arguments, monkeypa
         monkeypatch.setattr(torch.Tensor, name, refuse)
     plan.run(**arguments)
     assert [entry for entry, *_ in executor.launches] == ["plan_tasks", "decode"]
+
+
+PER_TOKEN, PER_TENSOR = "hy3/decode_fp8_per_token", "hy3/decode_fp8"
+SCALE_CASES = {
+    "missing": (PER_TENSOR, "v_scale", lambda t: None, InputError, "v_scale: missing; hy3/decode_fp8 takes fp8 tensors, which mean nothing without their scales (scale/per_tensor)"),
+    "q dtype": (PER_TENSOR, "q_scale", lambda t: t.double(), InputTypeError, "q_scale: dtype float64 where float32 is wanted"),
+    "q shape": (PER_TENSOR, "q_scale", lambda t: t[:2], InputError, "q_scale: shape (2, 8) where [batch * query_tokens, query_heads] = (3, 8) is wanted"),
+    "q stride": (PER_TENSOR, "q_scale", lambda t: t.T.contiguous().T, InputError, "q_scale: stride 3 in the last dimension where 1 is wanted"),
+    "k per tensor": (PER_TENSOR, "k_scale", lambda t: torch.ones(2), InputError, "k_scale: shape (2,) where [1] = (1) is wanted"),
+    "v per tensor": (PER_TENSOR, "v_scale", lambda t: torch.ones(1, 1), InputError, "v_scale: shape (1, 1) where [1] = (1) is wanted"),
+    "v per head": (PER_TOKEN, "v_scale", lambda t: torch.ones(2), InputError, "v_scale: shape (2,) where [kv_heads] = (1) is wanted"),
+    "k is no tensor": (PER_TOKEN, "k_scale", lambda t: 1.0, InputTypeError, "k_scale: a torch.Tensor is wanted, not float"),
+    "k dtype": (PER_TOKEN, "k_scale", lambda t: t.view(torch.float32).half(), InputTypeError, "k_scale: dtype float16 where float32 is wanted"),
+    "k rows": (PER_TOKEN, "k_scale", lambda t: t[:, :1], InputError, "k_scale: shape"),
+    "k pages": (PER_TOKEN, "k_scale", lambda t: t[:-1], InputError, "pages, but the cache has"),
+    "k last stride of bytes": (PER_TOKEN, "k_scale", lambda t: strided(t.view(torch.uint8)).view(torch.float8_e4m3fn), InputError, "k_scale: strides"),
+    "k page stride of bytes": (
+        PER_TOKEN, "k_scale", lambda t: padded(t.contiguous().view(torch.uint8).view(-1, 256), 1, 2).view(-1, 2, 1, 128).view(torch.float8_e4m3fn), InputError,
+        "k_scale: strides (258, 128, 128, 1) where 1 in the last dimension and multiples of 4 bytes in the others are wanted",
+    ),
+    "k last stride": (PER_TOKEN, "k_scale", lambda t: strided(t.contiguous().view(torch.float32)), InputError, "k_scale: stride 2 in the last dimension where 1 is wanted"),
+}  # fmt: skip
+
+
+class TestScales:
+    """Scales of fp8 tensors: all of them, in the form that the kernel's scale block takes."""
+
+    def arguments(self, recipe: str) -> dict[str, torch.Tensor]:
+        problem = make_decode_problem([5, 64, 200], dtype="fp8", quant=0 if recipe == PER_TOKEN else 1)
+        names = ("q", "k_cache", "v_cache", "block_ids", "kv_lens", "q_scale", "k_scale", "v_scale")
+        return {name: getattr(problem, name) for name in names}
+
+    @pytest.mark.parametrize("name", SCALE_CASES)
+    def test_refused(self, name, make_plan, executor):
+        recipe, which, change, kind, message = SCALE_CASES[name]
+        arguments = self.arguments(recipe)
+        with pytest.raises(kind, match=re.escape(message)) as caught:
+            make_plan(recipe).run(**{**arguments, which: change(arguments[which])})
+        assert str(caught.value).startswith(f"{which}: ") and not executor.launches
+
+    def test_scale_of_several_heads_lies_together(self, make_plan, executor):
+        problem = make_decode_problem([5, 64], heads=(16, 2), dtype="fp8", quant=0)
+        plan = make_plan(PER_TOKEN, batch=2, query_heads=16, kv_heads=2)
+        with pytest.raises(InputError, match="v_scale: stride 2 where 1 is wanted"):
+            plan.run(
+                problem.q, problem.k_cache, problem.v_cache, problem.block_ids, problem.kv_lens, q_scale=problem.q_scale, k_scale=problem.k_scale, v_scale=strided(problem.v_scale),
+            )  # fmt: skip
+
+    @pytest.mark.parametrize("recipe", [PER_TOKEN, PER_TENSOR])
+    def test_accepted(self, recipe, make_plan, executor):
+        make_plan(recipe).run(**self.arguments(recipe))
+        assert [entry for entry, *_ in executor.launches] == ["plan_tasks", "decode"]
+
+    def test_scales_in_the_cache_and_apart_are_the_same(self, make_plan, executor):
+        """Rows of the cache's own pages, as bytes, and a float32 tensor of their own: strides in elements of float32."""
+        arguments = self.arguments(PER_TOKEN)
+        inside = arguments["k_scale"]
+        make_plan(PER_TOKEN).run(**arguments)
+        make_plan(PER_TOKEN).run(**{**arguments, "k_scale": inside.contiguous().view(torch.float32)})
+        within, apart = (values for entry, _, values in executor.launches if entry == "decode")
+        assert within["k_scale"].data_ptr() == inside.data_ptr() and torch.equal(within["k_scale"].view(torch.int32), apart["k_scale"].view(torch.int32))
+        strides = ("k_scale_page_stride", "k_scale_row_stride", "k_scale_head_stride")
+        assert [within[s] for s in strides] == [n // 4 for n in inside.stride()[:3]]
+        assert [apart[s] for s in strides] == [64, 32, 32]

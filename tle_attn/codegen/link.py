@@ -126,7 +126,7 @@ class Linker:
             empty = {n for n, t in self.functions.items() if src.is_empty(t.tree())}
             changed = False
             for name, text in self.functions.items():
-                doomed = [n for n in ast.walk(ast.parse(text.source)) if isinstance(n, ast.stmt) and _is_call_of(n, absent, empty)]
+                doomed = [n for n in ast.walk(src.parse(text.source)) if isinstance(n, ast.stmt) and _is_call_of(n, absent, empty)]
                 if doomed:
                     self.functions[name] = text.edited(src.remove_statements(text.source, doomed))
                     changed = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from functools import lru_cache
 from pathlib import Path
 
@@ -62,13 +63,19 @@ def prelude(target: str, used: set[str], micro: tuple[Path, ...] = ()) -> str:
         gap = "" if not parts else "\n" if kind == previous == "assignment" else "\n\n\n"
         parts.append(gap + "\n".join(lines[first - 1 : node.end_lineno]))
         previous = kind
-    imports = [text for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom)) and (text := _import(node, needed))]
-    return "\n".join(dict.fromkeys(imports)) + "\n\n" + "".join(parts)
+    return "\n".join(_imports(tree, needed)) + "\n\n" + "".join(parts)
 
 
-def _import(node: ast.Import | ast.ImportFrom, needed: set[str]) -> str | None:
-    names = [a for a in node.names if (a.asname or a.name.split(".")[0]) in needed]
-    if not names or getattr(node, "module", None) == "__future__":
-        return None
-    clone = ast.Import(names) if isinstance(node, ast.Import) else ast.ImportFrom(node.module, names, node.level)
-    return ast.unparse(clone)
+def _imports(tree: ast.Module, needed: set[str]) -> list[str]:
+    """Import lines for `needed` names, one a module, the standard library's first."""
+    modules: dict[str, set[str]] = {}  # "" for plain imports
+    for node in tree.body:
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and getattr(node, "module", None) != "__future__":
+            names = {ast.unparse(ast.Import([a])).removeprefix("import ") for a in node.names if (a.asname or a.name.split(".")[0]) in needed}
+            modules.setdefault(getattr(node, "module", None) or "", set()).update(names)
+    plain, froms = sorted(modules.pop("", set())), sorted(modules.items())
+    lines = [(name.split(".")[0].split(" ")[0], f"import {name}") for name in plain]
+    lines += [(module.split(".")[0], f"from {module} import {', '.join(sorted(names))}") for module, names in froms if names]
+    standard = [text for root, text in lines if root in sys.stdlib_module_names]
+    others = [text for root, text in lines if root not in sys.stdlib_module_names]
+    return [*standard, *([""] if standard and others else []), *others]

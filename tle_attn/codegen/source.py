@@ -6,6 +6,7 @@ import ast
 import re
 import textwrap
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,12 @@ from attrs import evolve, frozen
 
 from ..errors import LinkError
 from ..spec import Block
+
+
+@lru_cache(maxsize=4096)
+def parse(source: str) -> ast.Module:
+    """The syntax tree of a text; not to be changed, since the same text is looked at many times."""
+    return ast.parse(source)
 
 
 @frozen
@@ -33,7 +40,7 @@ class Text:
     line: int
 
     def tree(self) -> ast.FunctionDef:
-        return ast.parse(self.source).body[0]
+        return parse(self.source).body[0]
 
     def edited(self, source: str) -> Text:
         return evolve(self, source=source)
@@ -62,17 +69,17 @@ def microkernel_file(block: type[Block], target: str) -> Path | None:
     return micro if micro.exists() else None
 
 
-def local_names(tree: ast.FunctionDef) -> set[str]:
+@lru_cache(maxsize=4096)
+def local_names(tree: ast.FunctionDef) -> frozenset[str]:
     """Parameters and every name that the function assigns."""
-    args = tree.args
-    names = {a.arg for a in args.posonlyargs + args.args + args.kwonlyargs}
-    return names | {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    return frozenset(a.arg for a in tree.args.args) | {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
 
-def free_names(tree: ast.FunctionDef) -> set[str]:
+@lru_cache(maxsize=4096)
+def free_names(tree: ast.FunctionDef) -> frozenset[str]:
     """Names that the function reads from its module (its decorator and annotations included)."""
     local = local_names(tree)
-    return {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and n.id not in local}
+    return frozenset(n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and n.id not in local)
 
 
 def is_empty(tree: ast.FunctionDef) -> bool:
@@ -95,11 +102,11 @@ def replace_spans(source: str, edits: list[tuple[int, int, int, int, str]]) -> s
 
 
 def remove_statements(source: str, nodes: list[ast.stmt]) -> str:
-    """Delete whole statements; a body left empty gets `pass`.  The nodes belong to ast.parse(source) and do not nest."""
+    """Delete whole statements; a body left empty gets `pass`.  The nodes belong to parse(source) and do not nest."""
     spans = {(n.lineno, n.end_lineno) for n in nodes}
     lines = source.splitlines()
     replace: dict[int, str] = {}
-    for parent in ast.walk(ast.parse(source)):
+    for parent in ast.walk(parse(source)):
         for body in (getattr(parent, "body", None), getattr(parent, "orelse", None)):
             if isinstance(body, list) and body and all((n.lineno, n.end_lineno) in spans for n in body):
                 replace[body[0].lineno] = " " * body[0].col_offset + "pass"
@@ -119,7 +126,7 @@ def prune(source: str, constants: dict[str, Any]) -> str:
     """Resolve `if` statements and conditional expressions whose test names spec constants only: nothing of an off feature stays in the text."""
     while True:
         lines = source.splitlines()
-        for node in ast.walk(ast.parse(source)):
+        for node in ast.walk(parse(source)):
             if isinstance(node, ast.IfExp) and (value := _constant_value(node.test, constants)) is not NotImplemented:
                 keep = node.body if value else node.orelse
                 source = replace_spans(source, [(node.lineno, node.col_offset, node.end_lineno, node.end_col_offset, ast.get_source_segment(source, keep))])
@@ -161,25 +168,26 @@ def _ends_with_comma(source: str, node: ast.Tuple) -> bool:
     return ast.get_source_segment(source, node).rstrip(" \n)").endswith(",")
 
 
-def unused_parameters(tree: ast.FunctionDef) -> set[int]:
+@lru_cache(maxsize=4096)
+def unused_parameters(tree: ast.FunctionDef) -> frozenset[int]:
     """Positions of parameters (but `args`) that the body does not read."""
     used = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
     used |= {n.target.id for n in ast.walk(tree) if isinstance(n, ast.AugAssign)}
-    return {i for i, a in enumerate(tree.args.args) if a.arg != "args" and a.arg not in used}
+    return frozenset(i for i, a in enumerate(tree.args.args) if a.arg != "args" and a.arg not in used)
 
 
-def drop_parameters(source: str, name: str, unused: dict[str, set[int]]) -> str:
+def drop_parameters(source: str, name: str, unused: dict[str, frozenset[int]]) -> str:
     """The source of function `name` without the unused parameters of itself and of the functions that it calls or gives to roles."""
 
-    def sites() -> list[tuple[ast.AST, list[ast.AST], set[int]]]:
-        found: list[tuple[ast.AST, list[ast.AST], set[int]]] = []
-        for node in ast.walk(ast.parse(source)):
+    def sites() -> list[tuple[ast.AST, list[ast.AST], frozenset[int]]]:
+        found: list[tuple[ast.AST, list[ast.AST], frozenset[int]]] = []
+        for node in ast.walk(parse(source)):
             if isinstance(node, ast.FunctionDef) and node.name == name:
-                found.append((node, list(node.args.args), unused.get(name, set())))
+                found.append((node, list(node.args.args), unused.get(name, frozenset())))
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                found.append((node, list(node.args), unused.get(node.func.id, set())))
+                found.append((node, list(node.args), unused.get(node.func.id, frozenset())))
             elif isinstance(node, ast.Tuple) and len(node.elts) == 2 and isinstance(node.elts[0], ast.Name) and isinstance(node.elts[1], ast.Tuple):
-                found.append((node.elts[1], list(node.elts[1].elts), unused.get(node.elts[0].id, set())))
+                found.append((node.elts[1], list(node.elts[1].elts), unused.get(node.elts[0].id, frozenset())))
         return sorted((s for s in found if s[1] and s[2]), key=lambda s: (s[0].lineno, s[0].col_offset))
 
     for number in reversed(range(len(sites()))):  # from the last on: what is inside of a call starts after it, and is done before it
@@ -216,7 +224,7 @@ def flatten_arguments(text: Text, need: dict[str, list[str]]) -> Text:
 
     A local name that an argument has too gets an underscore: `slots` and `args.slots` stay two things.
     """
-    tree = ast.parse(text.source)
+    tree = parse(text.source)
     edits = []
     names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} | {a.arg for a in ast.walk(tree) if isinstance(a, ast.arg)}
     for name in sorted(local_names(tree.body[0]) & set(need[text.name])):
@@ -247,7 +255,7 @@ WIDTH = 140
 
 def wrap(source: str) -> str:
     """Break lines that flattened arguments made too long, at commas inside brackets.  Strings and comments stay whole."""
-    texts = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    texts = [n for n in ast.walk(parse(source)) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
     keep = {i for n in texts if n.lineno != n.end_lineno for i in range(n.lineno, n.end_lineno + 1)}
     out: list[str] = []
     depth = 0  # brackets that are open where a line starts

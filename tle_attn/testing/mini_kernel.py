@@ -144,7 +144,7 @@ def _with_companions(text: str, blocks: list[Block], spare: list[Block], problem
             name = pending.pop()
             if name not in seen:
                 seen.add(name)
-                free = src.free_names(ast.parse(functions[name]).body[0])
+                free = src.free_names(src.parse(functions[name]).body[0])
                 pending += [n for n in free if n in functions]
                 missing |= free - known
         more = next((b for b in spare if b not in used and missing & (_micro_functions(b) | {t.name for t in src.functions_of(b.source_file(), "")})), None)
