@@ -185,7 +185,13 @@ class TestChains:
         text = self.LOOP.replace("x = change(args, x)", "x = change(args, x + 1)")
         fails(library.kernel(text, arguments=(POINTER,)), "loop_1.py:15: kernel calls the empty chain change otherwise than `x = change(args, x, ...)`")
 
-    def test_calls_of_empty_functions_vanish(self, library):
+    def test_calls_of_empty_functions_vanish_with_their_branches(self, library):
+        part = library.block("@jit\ndef trace(args, x):\n    if ON:\n        store(args.out, x)\n\n\n@jit\ndef used(x):\n    return x\n", constants={"ON": Constant(False)})
+        text = "@jit\ndef kernel(args):\n    x = used(load(args.out))\n    if x > 1:\n        if x > 2:\n            trace(args, x)\n    store(args.out, x)\n"
+        kernel = library.kernel(text, part, arguments=(POINTER,))
+        assert body_of(kernel).endswith("def kernel(out):\n    x = used(load(out))\n    store(out, x)\n") and "trace" not in body_of(kernel)
+
+    def test_a_block_that_only_empty_functions_use_is_unused(self, library):
         part = library.block("@jit\ndef trace(args, x):\n    if ON:\n        store(args.out, x)\n", constants={"ON": Constant(False)})
         user = library.block("@jit\ndef wrap(args, x):\n    trace(args, x)\n")
         text = self.LOOP.replace("x = change(args, x)", "wrap(args, x)").replace("store(", "z = other(x)\n    store(") + "\n\n@jit\ndef other(x):\n    return x\n"

@@ -932,8 +932,6 @@ def merge_slice(partial_o, partial_ml, out, out_token_stride, out_head_stride, s
     total = reduce_sum(l * weight, 0)
     merged = reduce_sum(acc * weight[:, None], 0) * inverse_of(total)
     write_rows(out, out_token_stride, out_head_stride, merged, row, d, d >= 0, seq, head)
-    if block == 0:
-        pass
 
 
 # ---- epilogue: epilogue/store

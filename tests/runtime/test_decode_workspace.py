@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tle_attn.errors import InputError
+from tle_attn.runtime import plan
 from tle_attn.runtime.decode import idle_tasks, plan_decode, task_capacity
 
 
@@ -95,3 +96,8 @@ def test_schedule_wants_dense_lengths(make_plan, executor):
     with pytest.raises(InputError, match="kv_lens: stride 2"):
         make_plan().schedule(torch.zeros(6, dtype=torch.int32)[::2])
     assert not executor.launches
+
+
+def test_a_static_grid_beyond_what_cuda_launches_is_refused():
+    with pytest.raises(InputError, match="65535"):
+        plan("hy3/decode_bf16_static", batch=65_536, query_heads=8, kv_heads=1, target="cpu")

@@ -120,13 +120,13 @@ class Linker:
         return functions
 
     def _drop_empty(self) -> None:
-        """Remove calls of chains that nothing joined and of functions that do nothing."""
+        """Remove calls of chains that nothing joined and of functions that do nothing, and branches that this leaves empty."""
         absent = {c for c in self.chains if c not in self.functions}
         while True:
             empty = {n for n, t in self.functions.items() if src.is_empty(t.tree())}
             changed = False
             for name, text in self.functions.items():
-                doomed = [n for n in ast.walk(src.parse(text.source)) if isinstance(n, ast.stmt) and _is_call_of(n, absent, empty)]
+                doomed = [n for n in ast.walk(src.parse(text.source)) if isinstance(n, ast.stmt) and (_is_call_of(n, absent, empty) or src.is_idle(n))]
                 if doomed:
                     self.functions[name] = text.edited(src.remove_statements(text.source, doomed))
                     changed = True

@@ -87,6 +87,11 @@ def is_empty(tree: ast.FunctionDef) -> bool:
     return all(isinstance(n, ast.Pass) or (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant)) for n in tree.body)
 
 
+def is_idle(node: ast.AST) -> bool:
+    """An `if` that does nothing either way, and whose test calls nothing."""
+    return isinstance(node, ast.If) and all(isinstance(n, ast.Pass) for n in [*node.body, *node.orelse]) and not any(isinstance(n, ast.Call) for n in ast.walk(node.test))
+
+
 def replace_spans(source: str, edits: list[tuple[int, int, int, int, str]]) -> str:
     """Replace (line, column, end line, end column) spans; lines from 1, columns in ASCII text; spans must not overlap.
 

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     import torch
 
 
+#: CTAs along the second dimension of a CUDA grid
+MAX_GRID_Y = 65_535
+
+
 def task_capacity(slots: int, batch: int, kv_heads: int) -> int:
     """Task records that the planner fills: a task for every slot of a head, and one more for each sequence where sequences alone exceed them."""
     per_head = max(slots // kv_heads, 1)
@@ -267,6 +271,8 @@ def plan_decode(
     inputs.check_counts(batch, query_heads, kv_heads)
     if query_heads != kv_heads * kernel.problem.group:
         raise InputError(f"query_heads: {query_heads} for {kv_heads} kv heads, but {kernel.name} is for {kernel.problem.group} query heads per kv head")
+    if not kernel.mainloop.schedule.PLANNED and batch * kv_heads > MAX_GRID_Y:
+        raise InputError(f"batch: {batch} sequences of {kv_heads} kv heads are {batch * kv_heads} rows of the static grid, and CUDA takes {MAX_GRID_Y}; use a recipe with a task map")
     device = torch.device(device)
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", torch.cuda.current_device() if torch.cuda.is_available() else 0)
