@@ -84,7 +84,7 @@ class PagedTma(Block):
 
     def provides(self, problem: Problem) -> tuple[Function, ...]:
         tile = Port("ring", problem.dtype, ("key", "dim"), (TILE, problem.head_dim), Place.SHARED, "swizzled", "dim")
-        return (Function("page_block", (), (Port("ids", DType.I32, ("page",), (PAGE_BLOCK,)),)), Function("page_at"), Function("load_tile", (), (tile,)))
+        return (Function("page_block", (), (Port("ids", DType.I32, ("page",), (PAGE_BLOCK,)),)), Function("page_at"), Function("open_pages"), Function("turn_pages"), Function("load_tile", (), (tile,)))
 
 
 @jit
@@ -104,6 +104,24 @@ def page_block(page_row, page, kv_len):
 def page_at(ids, lane):
     """One id of a block, in every lane."""
     return reduce_max(where(vec_index(PAGE_BLOCK) == lane, ids, -1), 0)
+
+
+@jit
+def open_pages(args, pair, first, kv_len):
+    """State of a walk over a task's pages: the sequence's page ids, the block in use, the next block, and the page where the next begins."""
+    page_row = args.block_ids + (pair // args.kv_heads) * args.block_ids_stride
+    start = first_page(first)
+    return page_row, page_block(page_row, start, kv_len), page_block(page_row, start + PAGE_BLOCK, kv_len), start + PAGE_BLOCK
+
+
+@jit
+def turn_pages(page_row, ids, later, end, page, kv_len):
+    """The walk's state once `page` is reached: the next block is in use, and the one after it on its way."""
+    if page >= end:
+        ids = later
+        later = page_block(page_row, end + PAGE_BLOCK, kv_len)
+        end += PAGE_BLOCK
+    return ids, later, end
 
 
 @jit

@@ -159,21 +159,14 @@ def tile_range(args, kv_len):
 def load_keys(args, pair, first, count, kv_len, flags, boxes, k_scales, full, scales_full, empty):
     """Producer role: K tiles, and their scales where every key has one."""
     head = pair % args.kv_heads
-    page_row = args.block_ids + (pair // args.kv_heads) * args.block_ids_stride
+    page_row, ids, later, end = open_pages(args, pair, first, kv_len)
     if EVICT_FIRST:
         evict_first(flags // 2)
-    start = first_page(first)
-    ids = page_block(page_row, start, kv_len)
-    later = page_block(page_row, start + PAGE_BLOCK, kv_len)
-    end = start + PAGE_BLOCK
     if KEY_SCALES:
-        scales = fetch_key_scales(args, ids, start * 0, first, head)
+        scales = fetch_key_scales(args, ids, 0, first, head)
     for i in range(count):
         page = first_page(first + i)
-        if page >= end:
-            ids = later
-            later = page_block(page_row, end + PAGE_BLOCK, kv_len)
-            end += PAGE_BLOCK
+        ids, later, end = turn_pages(page_row, ids, later, end, page, kv_len)
         lane = page - end + PAGE_BLOCK
         if KEY_SCALES:
             fetched = fetch_key_scales(args, ids, lane, first + i, head)
@@ -193,21 +186,15 @@ def load_keys(args, pair, first, count, kv_len, flags, boxes, k_scales, full, sc
 def load_values(args, pair, first, count, kv_len, flags, boxes, full, empty):
     """Producer role: V tiles."""
     head = pair % args.kv_heads
-    page_row = args.block_ids + (pair // args.kv_heads) * args.block_ids_stride
+    page_row, ids, later, end = open_pages(args, pair, first, kv_len)
     if EVICT_FIRST:
         evict_first(flags // 2)
-    start = first_page(first)
-    ids = page_block(page_row, start, kv_len)
-    later = page_block(page_row, start + PAGE_BLOCK, kv_len)
-    end = start + PAGE_BLOCK
     for i in range(count):
         page = first_page(first + i)
-        if page >= end:
-            ids = later
-            later = page_block(page_row, end + PAGE_BLOCK, kv_len)
-            end += PAGE_BLOCK
+        ids, later, end = turn_pages(page_row, ids, later, end, page, kv_len)
         acquire(empty, i)
-        load_tile(args.v_desc, boxes, full, slot_of(i), ids, page - end + PAGE_BLOCK, first + i, head)
+        lane = page - end + PAGE_BLOCK
+        load_tile(args.v_desc, boxes, full, slot_of(i), ids, lane, first + i, head)
 
 
 @jit

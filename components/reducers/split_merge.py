@@ -112,6 +112,16 @@ def merge_as_last(args, counter, seq, head, first_slot, splits):
 
 
 @jit
+def merge_state(m, l, acc, m_i, l_i, o_i):
+    """Two partial results of each row: maximum, sum and numerator; one that has seen no key (m = -inf) changes nothing."""
+    m_new = maximum(m, m_i)
+    m_ref = where(m_new > float("-inf"), m_new, 0.0)
+    old = exp2(m - m_ref)
+    new = exp2(m_i - m_ref)
+    return m_new, l * old + l_i * new, acc * old[:, None] + o_i * new[:, None]
+
+
+@jit
 def merge_all(args, seq, head, first_slot, splits):
     """All query rows, all splits, in slot order (so the result does not depend on who came last)."""
     r, d = tile_index(COLUMNS, HEAD_DIM, 4)
@@ -127,13 +137,7 @@ def merge_all(args, seq, head, first_slot, splits):
             m_i = load(ml + r, mask=(r < ROWS) & here, other=float("-inf"), cache_modifier=".cg")
             l_i = load(ml + COLUMNS + r, mask=(r < ROWS) & here, other=0.0, cache_modifier=".cg")
             o_i = load(args.partial_o + slot * (COLUMNS * HEAD_DIM) + (r * HEAD_DIM)[:, None] + d[None, :], mask=keep & here, other=0.0, cache_modifier=".cg")
-            m_new = maximum(m, m_i)
-            m_ref = where(m_new > float("-inf"), m_new, 0.0)
-            old = exp2(m - m_ref)
-            new = exp2(m_i - m_ref)
-            l = l * old + l_i * new
-            acc = acc * old[:, None] + o_i * new[:, None]
-            m = m_new
+            m, l, acc = merge_state(m, l, acc, m_i, l_i, o_i)
     write_rows(args, acc * inverse_of(l)[:, None], r[:, None], d[None, :], keep, seq, head)
     write_lse(args, m, l, r, r < ROWS, seq, head)
 
@@ -167,13 +171,7 @@ def merge_slice(args, seq, head, first_slot, splits, row, block):
             m_i = load(ml, mask=here, other=float("-inf"), cache_modifier=".cg")
             l_i = load(ml + COLUMNS, mask=here, other=0.0, cache_modifier=".cg")
             o_i = load(args.partial_o + (slot * (COLUMNS * HEAD_DIM) + row * HEAD_DIM)[:, None] + d[None, :], mask=here[:, None] & (d >= 0)[None, :], other=0.0, cache_modifier=".cg")
-            m_new = maximum(m, m_i)
-            m_ref = where(m_new > float("-inf"), m_new, 0.0)
-            old = exp2(m - m_ref)
-            new = exp2(m_i - m_ref)
-            l = l * old + l_i * new
-            acc = acc * old[:, None] + o_i * new[:, None]
-            m = m_new
+            m, l, acc = merge_state(m, l, acc, m_i, l_i, o_i)
     top = reduce_max(m, 0)
     weight = exp2(m - where(top > float("-inf"), top, 0.0))
     total = reduce_sum(l * weight, 0)

@@ -22,7 +22,13 @@ def fails(make, *parts: str) -> PortError:
 
 def test_what_fits(make_kernel):
     typed = Function("step", (S, M), (M,))
-    for have in (typed, Function("step"), Function("step", (S, M)), Function("step", (), (M,)), Function("step", (evolve(S, name="scores", layout="any"), M), (M,))):
+    for have in (
+        typed,
+        Function("step"),
+        Function("step", (S, M)),
+        Function("step", (), (M,)),
+        Function("step", (evolve(S, name="scores", layout="any"), M), (M,)),
+    ):
         make_kernel({"provides": (have,)}, {"requires": (typed,)})
     make_kernel({"provides": (typed,)}, {"requires": (Function("step"),)})
 
@@ -61,10 +67,17 @@ def test_the_message_names_the_block_of_the_library_that_fits():
         NAME = ""
 
         def provides(self, problem):
-            return tuple(evolve(f, inputs=tuple(evolve(p, axes=p.axes[::-1], shape=p.shape[::-1]) if p.name == "v_tile" else p for p in f.inputs)) for f in super().provides(problem))
+            return tuple(
+                evolve(f, inputs=tuple(evolve(p, axes=p.axes[::-1], shape=p.shape[::-1]) if p.name == "v_tile" else p for p in f.inputs))
+                for f in super().provides(problem)
+            )
 
     mainloop = DecodeMainloop(v_operand=Transposed())
-    fails(lambda: Kernel(name="test", problem=Problem(), mainloop=mainloop), "of this block does not fit mainloop: port v_tile has axes", "allowed  v_operand/direct")
+    fails(
+        lambda: Kernel(name="test", problem=Problem(), mainloop=mainloop),
+        "of this block does not fit mainloop: port v_tile has axes",
+        "allowed  v_operand/direct",
+    )
 
 
 def test_a_block_that_cannot_serve_the_problem_names_its_key(make_kernel):

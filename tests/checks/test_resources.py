@@ -80,11 +80,19 @@ def test_registers_that_setmaxnreg_does_not_take(make_kernel, registers):
 def test_too_few_registers_left(make_kernel):
     # 32 warps x 64 = 2048 warp-registers, of which three consumer warpgroups of 160 take 1920 and the producer's warpgroup 4 x 24: 32 are left for 4 warps
     roles = (CONSUMER, *(Role(f"consumer_{i}", "attend", 4, 160) for i in range(3)), Role("load", "load", 4, 24))
-    fails(lambda: make_kernel(takes=Resources(roles=roles, ctas_per_sm=2)), "registers per thread are left for role attend", "consumer_0 4 warps x 160", "65,536 registers")
+    fails(
+        lambda: make_kernel(takes=Resources(roles=roles, ctas_per_sm=2)),
+        "registers per thread are left for role attend",
+        "consumer_0 4 warps x 160",
+        "65,536 registers",
+    )
 
 
 def test_arrive_counts(make_kernel):
-    fails(lambda: make_kernel(takes=Resources(barriers=(MBarriers("empty", 3, arrive_count=0),), roles=(CONSUMER,))), "barrier empty needs an arrive count of 1 or more")
+    fails(
+        lambda: make_kernel(takes=Resources(barriers=(MBarriers("empty", 3, arrive_count=0),), roles=(CONSUMER,))),
+        "barrier empty needs an arrive count of 1 or more",
+    )
 
 
 @pytest.mark.parametrize("named,used", [

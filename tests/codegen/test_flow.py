@@ -36,13 +36,13 @@ KEPT = {
 }
 #: refused although this compiler happens to keep the value: the use is of the next value, not of the bound
 CAUTIOUS = {"next value used": "for i in range(m):\n    s += load(x + 100 + i)\nm = t\ns += m"}
-INNER = '''
+INNER = """
 @jit
 def inner(x, c, s):
     for i in range(c):
         s += load(x + 100 + i)
     return s
-'''
+"""
 
 
 def function(body: str) -> str:

@@ -141,7 +141,9 @@ class TestArguments:
 class TestConstants:
     def test_kinds_and_use(self, library):
         constants = {"A": Constant(2), "B": Constant(0.5, "half"), "C": Constant(DType.BF16), "D": Constant(7)}
-        kernel = library.kernel("@jit\ndef kernel(args):\n    x = load(args.out) * B + A\n    store(args.out, x.to(C))\n", constants=constants, arguments=(POINTER,))
+        kernel = library.kernel(
+            "@jit\ndef kernel(args):\n    x = load(args.out) * B + A\n    store(args.out, x.to(C))\n", constants=constants, arguments=(POINTER,)
+        )
         assert body_of(kernel).startswith("A = constexpr(2)\nB = constexpr(0.5)  # half\nC = constexpr(BF16)\n\n\n")
         for target in ("gluon", "tle", "cpu"):
             assert "BF16 = " in generate(kernel, target).text.split(MARK)[0], "the element type is in the prelude"
@@ -156,7 +158,9 @@ class TestConstants:
         fails(kernel, "constant A is 1 in pieces[0] and 2 in pieces[1]")
 
     def test_off_features_leave_nothing(self, library):
-        part = library.block("@jit\ndef extra(args, x):\n    return x + args.bias + BIAS\n", arguments=(Argument("bias", "i32", ""),), constants={"BIAS": Constant(3)})
+        part = library.block(
+            "@jit\ndef extra(args, x):\n    return x + args.bias + BIAS\n", arguments=(Argument("bias", "i32", ""),), constants={"BIAS": Constant(3)}
+        )
         text = "@jit\ndef kernel(args):\n    x = load(args.out)\n    if ON:\n        x = extra(args, x)\n    store(args.out, x)\n"
         on = library.kernel(text, part, arguments=(POINTER,), constants={"ON": Constant(True)})
         assert "x = extra(bias, x)" in body_of(on) and "ON" not in body_of(on) and "BIAS = constexpr(3)" in body_of(on)
@@ -186,7 +190,9 @@ class TestChains:
         fails(library.kernel(text, arguments=(POINTER,)), "loop_1.py:15: kernel calls the empty chain change otherwise than `x = change(args, x, ...)`")
 
     def test_calls_of_empty_functions_vanish_with_their_branches(self, library):
-        part = library.block("@jit\ndef trace(args, x):\n    if ON:\n        store(args.out, x)\n\n\n@jit\ndef used(x):\n    return x\n", constants={"ON": Constant(False)})
+        part = library.block(
+            "@jit\ndef trace(args, x):\n    if ON:\n        store(args.out, x)\n\n\n@jit\ndef used(x):\n    return x\n", constants={"ON": Constant(False)}
+        )
         text = "@jit\ndef kernel(args):\n    x = used(load(args.out))\n    if x > 1:\n        if x > 2:\n            trace(args, x)\n    store(args.out, x)\n"
         kernel = library.kernel(text, part, arguments=(POINTER,))
         assert body_of(kernel).endswith("def kernel(out):\n    x = used(load(out))\n    store(out, x)\n") and "trace" not in body_of(kernel)
@@ -194,7 +200,9 @@ class TestChains:
     def test_a_block_that_only_empty_functions_use_is_unused(self, library):
         part = library.block("@jit\ndef trace(args, x):\n    if ON:\n        store(args.out, x)\n", constants={"ON": Constant(False)})
         user = library.block("@jit\ndef wrap(args, x):\n    trace(args, x)\n")
-        text = self.LOOP.replace("x = change(args, x)", "wrap(args, x)").replace("store(", "z = other(x)\n    store(") + "\n\n@jit\ndef other(x):\n    return x\n"
+        text = (
+            self.LOOP.replace("x = change(args, x)", "wrap(args, x)").replace("store(", "z = other(x)\n    store(") + "\n\n@jit\ndef other(x):\n    return x\n"
+        )
         with pytest.raises(LinkError, match=r"pieces\[0\]: the kernel would not use the block part/part; take it out of the recipe"):
             generate(library.kernel(text, part, user, arguments=(POINTER,)), "cpu")
 
@@ -207,7 +215,10 @@ def test_parameters_that_nothing_reads_are_not_passed_around(library):
 
 class TestErrors:
     def test_undefined_name(self, library):
-        fails(library.kernel("@jit\ndef kernel(args):\n    nothing(1)\n"), "loop_1.py:15: kernel uses nothing, which is no operation of the dialect, constant or function")
+        fails(
+            library.kernel("@jit\ndef kernel(args):\n    nothing(1)\n"),
+            "loop_1.py:15: kernel uses nothing, which is no operation of the dialect, constant or function",
+        )
 
     def test_function_defined_twice(self, library):
         parts = [library.block("@jit\ndef f(x):\n    return x\n") for _ in range(2)]
@@ -215,7 +226,10 @@ class TestErrors:
 
     def test_unused_block(self, library):
         part = library.block("@jit\ndef f(x):\n    return x\n", name="spare")
-        fails(library.kernel("@jit\ndef kernel(args):\n    role_sync()\n", part), "pieces[0]: the kernel would not use the block part/spare; take it out of the recipe")
+        fails(
+            library.kernel("@jit\ndef kernel(args):\n    role_sync()\n", part),
+            "pieces[0]: the kernel would not use the block part/spare; take it out of the recipe",
+        )
 
     def test_a_block_whose_microkernel_alone_is_used(self, library):
         part = library.block("@jit\ndef f(x):\n    return x\n", name="micro")

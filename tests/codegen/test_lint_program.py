@@ -14,7 +14,7 @@ from tle_attn.errors import LintError
 
 needs_triton_3_6 = pytest.mark.skipif(not triton.__version__.startswith("3.6"), reason=f"the rules are those of Triton 3.6; here is {triton.__version__}")
 
-RECURSION = '''
+RECURSION = """
 @jit
 def f(x, n):
     if n > 3:
@@ -24,8 +24,8 @@ def f(x, n):
 @jit
 def g(x, n):
     f(x, n)
-'''
-CONSTANT_IN_A_LOOP = '''
+"""
+CONSTANT_IN_A_LOOP = """
 @jit
 def g(x, c, n):
     for i in range(n):
@@ -36,8 +36,8 @@ def g(x, c, n):
 @jit
 def f(x, n):
     g(x, SIZE, n)
-'''
-CONSTANT_UNDER_IF = '''
+"""
+CONSTANT_UNDER_IF = """
 @jit
 def g(x, n, c):
     if n > 3:
@@ -48,8 +48,8 @@ def g(x, n, c):
 @jit
 def f(x, n):
     g(x, n, -1)
-'''
-LOST_BOUND = '''
+"""
+LOST_BOUND = """
 @jit
 def g(x, n):
     for i in range(n):
@@ -68,8 +68,8 @@ def f(x, n):
     for j in range(n):
         h(x, m)
         m = load(x + j)
-'''
-UNPACKING = '''
+"""
+UNPACKING = """
 @jit
 def g(n):
     return n, n + 1, n + 2
@@ -79,7 +79,7 @@ def g(n):
 def f(x, n):
     a, b = g(n)
     store(x, a + b)
-'''
+"""
 KEYWORD = UNPACKING.replace("a, b = g(n)", "a, b, c = g(n=n)")
 REFUSED = {
     "keyword": (KEYWORD, 9, "the keyword n in a call of g"),

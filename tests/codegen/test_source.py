@@ -259,7 +259,9 @@ def test_is_empty(body, empty):
 
 def test_functions_of_a_file(tmp_path):
     file = tmp_path / "block.py"
-    file.write_text('"""Block."""\n\nimport os\n\n\ndef plain():\n    pass\n\n\n@jit\ndef first(x):\n    # a comment\n    return x\n\n\n@jit\ndef second():\n    pass\n')
+    file.write_text(
+        '"""Block."""\n\nimport os\n\n\ndef plain():\n    pass\n\n\n@jit\ndef first(x):\n    # a comment\n    return x\n\n\n@jit\ndef second():\n    pass\n'
+    )
     first, second = functions_of(file, "ring")
     assert (first.name, first.owner, first.line, first.file) == ("first", "ring", 10, str(file))
     assert first.source == "@jit\ndef first(x):\n    # a comment\n    return x" and second.line == 16

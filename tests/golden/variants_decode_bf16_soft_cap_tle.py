@@ -254,6 +254,24 @@ def page_at(ids, lane):
 
 
 @jit
+def open_pages(block_ids, block_ids_stride, kv_heads, pair, first, kv_len):
+    """State of a walk over a task's pages: the sequence's page ids, the block in use, the next block, and the page where the next begins."""
+    page_row = block_ids + (pair // kv_heads) * block_ids_stride
+    start = first_page(first)
+    return page_row, page_block(page_row, start, kv_len), page_block(page_row, start + PAGE_BLOCK, kv_len), start + PAGE_BLOCK
+
+
+@jit
+def turn_pages(page_row, ids, later, end, page, kv_len):
+    """The walk's state once `page` is reached: the next block is in use, and the one after it on its way."""
+    if page >= end:
+        ids = later
+        later = page_block(page_row, end + PAGE_BLOCK, kv_len)
+        end += PAGE_BLOCK
+    return ids, later, end
+
+
+@jit
 def load_tile(desc, boxes, full, slot, ids, lane, tile, head):
     """Start the copies of one tile into ring slot `slot`; boxes: the ring seen as a ring of boxes; ids, lane: where its first page id is."""
     copy(desc, boxes.slot(slot), [1, 1, BOX_ROWS, BOX_COLS], [page_at(ids, lane), head, (tile % PAGE_TILES) * TILE, 0], barrier=full[slot])
@@ -511,6 +529,16 @@ def merge_as_last(partial_o, partial_ml, out, out_token_stride, out_head_stride,
 
 
 @jit
+def merge_state(m, l, acc, m_i, l_i, o_i):
+    """Two partial results of each row: maximum, sum and numerator; one that has seen no key (m = -inf) changes nothing."""
+    m_new = maximum(m, m_i)
+    m_ref = where(m_new > float("-inf"), m_new, 0.0)
+    old = exp2(m - m_ref)
+    new = exp2(m_i - m_ref)
+    return m_new, l * old + l_i * new, acc * old[:, None] + o_i * new[:, None]
+
+
+@jit
 def merge_all(partial_o, partial_ml, out, out_token_stride, out_head_stride, seq, head, first_slot, splits):
     """All query rows, all splits, in slot order (so the result does not depend on who came last)."""
     r, d = tile_index(COLUMNS, HEAD_DIM, 4)
@@ -529,13 +557,7 @@ def merge_all(partial_o, partial_ml, out, out_token_stride, out_head_stride, seq
                 partial_o + slot * (COLUMNS * HEAD_DIM) + (r * HEAD_DIM)[:, None] + d[None, :], mask=keep & here, other=0.0,
                 cache_modifier=".cg",
             )
-            m_new = maximum(m, m_i)
-            m_ref = where(m_new > float("-inf"), m_new, 0.0)
-            old = exp2(m - m_ref)
-            new = exp2(m_i - m_ref)
-            l = l * old + l_i * new
-            acc = acc * old[:, None] + o_i * new[:, None]
-            m = m_new
+            m, l, acc = merge_state(m, l, acc, m_i, l_i, o_i)
     write_rows(out, out_token_stride, out_head_stride, acc * inverse_of(l)[:, None], r[:, None], d[None, :], keep, seq, head)
 
 
@@ -574,13 +596,7 @@ def merge_slice(partial_o, partial_ml, out, out_token_stride, out_head_stride, s
                 partial_o + (slot * (COLUMNS * HEAD_DIM) + row * HEAD_DIM)[:, None] + d[None, :], mask=here[:, None] & (d >= 0)[None, :],
                 other=0.0, cache_modifier=".cg",
             )
-            m_new = maximum(m, m_i)
-            m_ref = where(m_new > float("-inf"), m_new, 0.0)
-            old = exp2(m - m_ref)
-            new = exp2(m_i - m_ref)
-            l = l * old + l_i * new
-            acc = acc * old[:, None] + o_i * new[:, None]
-            m = m_new
+            m, l, acc = merge_state(m, l, acc, m_i, l_i, o_i)
     top = reduce_max(m, 0)
     weight = exp2(m - where(top > float("-inf"), top, 0.0))
     total = reduce_sum(l * weight, 0)
@@ -668,18 +684,11 @@ def tile_range(kv_len):
 def load_keys(k_desc, block_ids, block_ids_stride, kv_heads, pair, first, count, kv_len, flags, boxes, full, empty):
     """Producer role: K tiles, and their scales where every key has one."""
     head = pair % kv_heads
-    page_row = block_ids + (pair // kv_heads) * block_ids_stride
+    page_row, ids, later, end = open_pages(block_ids, block_ids_stride, kv_heads, pair, first, kv_len)
     evict_first(flags // 2)
-    start = first_page(first)
-    ids = page_block(page_row, start, kv_len)
-    later = page_block(page_row, start + PAGE_BLOCK, kv_len)
-    end = start + PAGE_BLOCK
     for i in range(count):
         page = first_page(first + i)
-        if page >= end:
-            ids = later
-            later = page_block(page_row, end + PAGE_BLOCK, kv_len)
-            end += PAGE_BLOCK
+        ids, later, end = turn_pages(page_row, ids, later, end, page, kv_len)
         lane = page - end + PAGE_BLOCK
         acquire(empty, i)
         load_tile(k_desc, boxes, full, slot_of(i), ids, lane, first + i, head)
@@ -689,20 +698,14 @@ def load_keys(k_desc, block_ids, block_ids_stride, kv_heads, pair, first, count,
 def load_values(v_desc, block_ids, block_ids_stride, kv_heads, pair, first, count, kv_len, flags, boxes, full, empty):
     """Producer role: V tiles."""
     head = pair % kv_heads
-    page_row = block_ids + (pair // kv_heads) * block_ids_stride
+    page_row, ids, later, end = open_pages(block_ids, block_ids_stride, kv_heads, pair, first, kv_len)
     evict_first(flags // 2)
-    start = first_page(first)
-    ids = page_block(page_row, start, kv_len)
-    later = page_block(page_row, start + PAGE_BLOCK, kv_len)
-    end = start + PAGE_BLOCK
     for i in range(count):
         page = first_page(first + i)
-        if page >= end:
-            ids = later
-            later = page_block(page_row, end + PAGE_BLOCK, kv_len)
-            end += PAGE_BLOCK
+        ids, later, end = turn_pages(page_row, ids, later, end, page, kv_len)
         acquire(empty, i)
-        load_tile(v_desc, boxes, full, slot_of(i), ids, page - end + PAGE_BLOCK, first + i, head)
+        lane = page - end + PAGE_BLOCK
+        load_tile(v_desc, boxes, full, slot_of(i), ids, lane, first + i, head)
 
 
 @jit

@@ -32,7 +32,9 @@ def test_emulations_run_on_the_cpu(target):
 
 
 def test_gluon_on_another_device():
-    refuses(lambda: tle_attn.plan(KERNEL, **GEOMETRY, device="cpu"), "target gluon runs on a CUDA device, not on cpu", "target cpu emulates the kernel anywhere")
+    refuses(
+        lambda: tle_attn.plan(KERNEL, **GEOMETRY, device="cpu"), "target gluon runs on a CUDA device, not on cpu", "target cpu emulates the kernel anywhere"
+    )
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -47,7 +49,9 @@ def test_gluon_on_an_older_gpu(monkeypatch):
 
 @pytest.mark.skipif(not missing(), reason="FlagTree is installed")
 def test_tle_without_flagtree():
-    refuses(lambda: tle_attn.plan(KERNEL, **GEOMETRY, target="tle"), "the tle target cannot run here", "install FlagTree", "the gluon target runs on stock Triton")
+    refuses(
+        lambda: tle_attn.plan(KERNEL, **GEOMETRY, target="tle"), "the tle target cannot run here", "install FlagTree", "the gluon target runs on stock Triton"
+    )
 
 
 def test_nothing_is_generated_for_a_target_that_cannot_run(monkeypatch):

@@ -37,7 +37,13 @@ def test_defaults_mean_nothing():
         pass
 
     block, problem = Plain(), Problem()
-    assert (block.check(problem), block.constants(problem), block.arguments(problem), block.provides(problem), block.requires(problem)) == (None, {}, (), (), ())
+    assert (block.check(problem), block.constants(problem), block.arguments(problem), block.provides(problem), block.requires(problem)) == (
+        None,
+        {},
+        (),
+        (),
+        (),
+    )
     assert block.resources(problem) == Resources()
     assert Plain not in registered(), "a class without a NAME is no block of the library"
 

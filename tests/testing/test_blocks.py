@@ -86,7 +86,13 @@ class TestMiniKernel:
     def test_what_it_looks_like(self):
         text = tle_attn.generate(BlockTest(block=DirectV(), function="clear_v", inputs={"valid": 3}).kernel, "gluon").text
         body = text.split("def test(")[1]
-        for line in ('"""clear_v of v_operand/direct."""', "v_tile = alloc([64, 128], BF16)", "fence_async()", "clear_v(v_tile, in_valid)", "v_tile_back = smem_load(v_tile)"):
+        for line in (
+            '"""clear_v of v_operand/direct."""',
+            "v_tile = alloc([64, 128], BF16)",
+            "fence_async()",
+            "clear_v(v_tile, in_valid)",
+            "v_tile_back = smem_load(v_tile)",
+        ):
             assert line in body, body
 
     def test_constants_are_compile_time(self):

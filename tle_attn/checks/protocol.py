@@ -1,6 +1,7 @@
-"""The barrier protocol of a kernel, explored: the generated module runs in the emulation, without arithmetic, for the tile counts that matter and in several schedules.
+"""The barrier protocol of a kernel, explored: the generated module runs in the emulation, for the tile counts that matter and in several schedules.
 
-There is no second description of the protocol that could say something else than the kernel: what is explored is the text that is shipped.
+There is no second description of the protocol that could say something else than the kernel: what is explored, without arithmetic, is the text that
+is shipped.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ class ProtocolReport:
 
     def __str__(self) -> str:
         tiles = ", ".join(map(str, self.tiles))
-        text = f"{self.ctas:,} CTAs with tasks around {tiles} key tiles, {self.schedules} schedules of {'; '.join(self.batches)}: {self.copies:,} copies, {self.waits:,} waits"
-        return f"{text}: " + ("no fault" if self.ok else f"FAULT\n{self.failure}")
+        what = f"{self.ctas:,} CTAs with tasks around {tiles} key tiles, {self.schedules} schedules of {'; '.join(self.batches)}"
+        return f"{what}: {self.copies:,} copies, {self.waits:,} waits: " + ("no fault" if self.ok else f"FAULT\n{self.failure}")
 
 
 @frozen

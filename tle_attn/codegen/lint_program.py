@@ -16,8 +16,8 @@ def lint_program(texts: tuple[Text, ...]) -> None:
     """Refuse calls between `texts` (each already through `lint`) that the JIT refuses or miscompiles.
 
     Raises:
-        LintError: recursion; a keyword argument; a loop bound that Triton 3.6 loses through a call; a constant passed for a parameter that the callee changes in a loop
-            or under `if`; a result unpacked into the wrong number of names.
+        LintError: recursion; a keyword argument; a loop bound that Triton 3.6 loses through a call; a constant passed for a parameter that the callee
+            changes in a loop or under `if`; a result unpacked into the wrong number of names.
     """
     functions = {text.name: text for text in texts}
     trees = {name: text.tree() for name, text in functions.items()}

@@ -89,7 +89,9 @@ def is_empty(tree: ast.FunctionDef) -> bool:
 
 def is_idle(node: ast.AST) -> bool:
     """An `if` that does nothing either way, and whose test calls nothing."""
-    return isinstance(node, ast.If) and all(isinstance(n, ast.Pass) for n in [*node.body, *node.orelse]) and not any(isinstance(n, ast.Call) for n in ast.walk(node.test))
+    if not isinstance(node, ast.If) or any(isinstance(n, ast.Call) for n in ast.walk(node.test)):
+        return False
+    return all(isinstance(n, ast.Pass) for n in [*node.body, *node.orelse])
 
 
 def replace_spans(source: str, edits: list[tuple[int, int, int, int, str]]) -> str:
@@ -249,7 +251,8 @@ def flatten_arguments(text: Text, need: dict[str, list[str]]) -> Text:
         if callee not in need:
             raise LinkError(f"{text.file}:{text.line + node.lineno - 1}: {text.name} passes args to {callee}, which is no device function of this kernel")
         edits.append((node.lineno, node.col_offset, node.end_lineno, node.end_col_offset, ", ".join(need[callee])))
-        if not need[callee] and isinstance(site, ast.Tuple) and len(arguments) == 2 and not _ends_with_comma(text.source, site):  # one element must stay a tuple
+        lonely = not need[callee] and isinstance(site, ast.Tuple) and len(arguments) == 2
+        if lonely and not _ends_with_comma(text.source, site):  # one element must stay a tuple
             last = arguments[1]
             edits.append((last.end_lineno, last.end_col_offset, last.end_lineno, last.end_col_offset, ","))
     return text.edited(replace_spans(text.source, edits))

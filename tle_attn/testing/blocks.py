@@ -36,7 +36,8 @@ def chain_ports(chain: str, problem: Problem) -> Function:
     query, head = (Port(name, DType.I32, ("key", "query"), (1, n)) for name in ("query", "head"))
     first, kv_len, kv_head = (Port(name, DType.I32, (), ()) for name in ("first", "kv_len", "head"))
     value = Port("value", DType.F32, ("dim", "query"), (d, n), layout="mma")
-    chains = {"score": ((s, key, query, head), (s,)), "mask": ((s, key, query, head), (s,)), "first_key": ((first, kv_len), (first,)), "output": ((value, kv_head), (value,))}
+    logits = (s, key, query, head), (s,)
+    chains = {"score": logits, "mask": logits, "first_key": ((first, kv_len), (first,)), "output": ((value, kv_head), (value,))}
     return Function(chain, *chains[chain])
 
 
@@ -61,8 +62,8 @@ class BlockTest:
         block, function: what is tested.
         problem: what the block is made for.
         ports: typed ports of the function; default: what the block says in `provides`, or the ports of the chain that the function joins.
-        inputs: values by parameter or argument name: tensors for ports (random if not given), numbers for parameters without a port, tensors and numbers for the
-            kernel arguments that the block reads (`args.name`).  A `Constant` is passed as a compile-time constant.
+        inputs: values by parameter or argument name: tensors for ports (random if not given), numbers for parameters without a port, tensors and
+            numbers for the kernel arguments that the block reads (`args.name`).  A `Constant` is passed as a compile-time constant.
         companions: blocks from which missing functions, constants and arguments are taken; default: the decode family's.
     """
 
@@ -217,10 +218,10 @@ class BlockTest:
     def _read_back(port: Port) -> list[str]:
         name, pointer = f"{port.name}_back", f"args.out_{port.name}"
         if len(port.shape) == 1:
-            return [
-                f"{name}_tile = tile_zeros({port.shape[0]}, 32, 4)", f"{name} = smem_load_rows({port.name}, {name}_tile)", f"store({pointer} + rows({name}_tile), {name})",
-            ]  # fmt: skip
-        return [f"{name} = smem_load({port.name})", f"store({pointer} + (rows({name}) * {port.shape[1]})[:, None] + cols({name})[None, :], {_wide(name, port)})"]
+            tile = f"{name}_tile"
+            return [f"{tile} = tile_zeros({port.shape[0]}, 32, 4)", f"{name} = smem_load_rows({port.name}, {tile})", f"store({pointer} + rows({tile}), {name})"]
+        index = f"(rows({name}) * {port.shape[1]})[:, None] + cols({name})[None, :]"
+        return [f"{name} = smem_load({port.name})", f"store({pointer} + {index}, {_wide(name, port)})"]
 
     # ---- running
     def values(self, seed: int) -> dict[str, Any]:
@@ -265,9 +266,18 @@ class BlockTest:
 
 
 def check_block(
-    block: Block, function: str, *, problem: Problem | None = None, inputs: Mapping[str, Any] | None = None, ports: Function | None = None, reference: Callable | None = None,
-    companions: Iterable[Block] | None = None, target: str = "cpu", seed: int = 0, rms: float | None = None,
-) -> BlockRun:  # fmt: skip
+    block: Block,
+    function: str,
+    *,
+    problem: Problem | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    ports: Function | None = None,
+    reference: Callable | None = None,
+    companions: Iterable[Block] | None = None,
+    target: str = "cpu",
+    seed: int = 0,
+    rms: float | None = None,
+) -> BlockRun:
     """Run one function of a block in a mini-kernel and compare it with the block's semantic definition.
 
     Args:
@@ -317,10 +327,12 @@ def _compare(name: str, out: torch.Tensor, ref: torch.Tensor, rms: float) -> Non
     same = torch.where(finite, torch.isfinite(out), (out == ref) | (torch.isnan(out) & torch.isnan(ref)))
     if not same.all():
         at = tuple(torch.nonzero(~same)[0].tolist())
-        raise AssertionError(f"{name}{list(at)} is {float(out[at])}, the reference {float(ref[at])}; {int((~same).sum())} of {out.numel()} elements are of another kind")
+        others = f"{int((~same).sum())} of {out.numel()} elements are of another kind"
+        raise AssertionError(f"{name}{list(at)} is {float(out[at])}, the reference {float(ref[at])}; {others}")
     error = torch.where(finite, out - ref, 0.0)
     size = torch.where(finite, ref, 0.0)
     relative = float(error.norm() / size.norm()) if error.any() else 0.0
     if not relative <= rms:
         at = tuple(torch.nonzero(error.abs() == error.abs().max())[0].tolist())
-        raise AssertionError(f"{name}: relative RMS error {relative:.3g} (allowed {rms:.3g}); most at {list(at)}: {float(out[at])}, the reference {float(ref[at])}")
+        worst = f"most at {list(at)}: {float(out[at])}, the reference {float(ref[at])}"
+        raise AssertionError(f"{name}: relative RMS error {relative:.3g} (allowed {rms:.3g}); {worst}")

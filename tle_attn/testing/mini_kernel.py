@@ -1,11 +1,11 @@
 """Kernels of a test's own text around the functions of a few blocks, linked by the linker that makes the real kernels.
 
-    kernel = mini_kernel('''
-    @jit
-    def test(args):
-        ...
-    ''', PagedTma(), problem=Problem(page=16), arguments=[Argument("out", "*bf16", "tiles")])
-    run_kernel(kernel, {"k_desc": cache, "out": out}, grid=(4,))
+kernel = mini_kernel('''
+@jit
+def test(args):
+    ...
+''', PagedTma(), problem=Problem(page=16), arguments=[Argument("out", "*bf16", "tiles")])
+run_kernel(kernel, {"k_desc": cache, "out": out}, grid=(4,))
 """
 
 from __future__ import annotations
@@ -124,12 +124,19 @@ def mini_kernel(
         for argument in block.arguments(problem):
             offered.pop(argument.name, None)
     mainloop = harness_class(text)(
-        blocks=tuple(used), takes=Resources(roles=tuple(roles)), own_arguments=tuple(offered.values()), own_constants=own, CHAINS=DecodeMainloop.CHAINS, ENTRIES=entries
+        blocks=tuple(used),
+        takes=Resources(roles=tuple(roles)),
+        own_arguments=tuple(offered.values()),
+        own_constants=own,
+        CHAINS=DecodeMainloop.CHAINS,
+        ENTRIES=entries,
     )
     return Kernel(name=name, problem=problem, mainloop=mainloop, summary="A test.")
 
 
-def _with_companions(text: str, blocks: list[Block], spare: list[Block], problem: Problem, constants: dict[str, Constant], entries: tuple[str, ...]) -> list[Block]:
+def _with_companions(
+    text: str, blocks: list[Block], spare: list[Block], problem: Problem, constants: dict[str, Constant], entries: tuple[str, ...]
+) -> list[Block]:
     """`blocks` and those of `spare` whose functions the text reaches."""
     values = {name: c.value for block in (*spare, *blocks) for name, c in block.constants(problem).items()} | {name: c.value for name, c in constants.items()}
     file = harness_class(text).FILE
@@ -184,7 +191,8 @@ def run_kernel(
     arguments = generate(kernel, "cpu" if target == "tle-emulated" else target).entry(entry).arguments
     names = {a.name for a in arguments}
     if names != set(values):
-        raise ValueError(f"{entry} takes {', '.join(sorted(names)) or 'nothing'}; missing: {sorted(names - set(values))}, not taken: {sorted(set(values) - names)}")
+        missing, spare = sorted(names - set(values)), sorted(set(values) - names)
+        raise ValueError(f"{entry} takes {', '.join(sorted(names)) or 'nothing'}; missing: {missing}, not taken: {spare}")
     emulated = target in ("cpu", "tle-emulated")
     executor = make_executor(kernel, target, torch.device(device or ("cpu" if emulated else "cuda")), seed)
     ordered = []

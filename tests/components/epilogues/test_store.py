@@ -34,7 +34,15 @@ def run(problem: Problem, epilogue: StoreEpilogue, target: str, device: str, seq
     lse = torch.full((3 * problem.query_tokens, heads), math.nan, device=device)
     names = {"value": "*f32", "total": "*f32", "top": "*f32", "seq": "i32", "head": "i32"}
     kernel = mini_kernel(TEXT, epilogue, problem=problem, arguments=[Argument(name, kind, "") for name, kind in names.items()])
-    values = {"value": value.to(device), "total": total.to(device), "seq": seq, "head": head, "out": out, "out_token_stride": out.stride(0), "out_head_stride": out.stride(1)}
+    values = {
+        "value": value.to(device),
+        "total": total.to(device),
+        "seq": seq,
+        "head": head,
+        "out": out,
+        "out_token_stride": out.stride(0),
+        "out_head_stride": out.stride(1),
+    }
     if epilogue.lse != "none":
         values |= {"top": top.to(device), "lse": lse, "kv_heads": KV_HEADS}
     run_kernel(kernel, values, target=target)
@@ -72,7 +80,9 @@ def test_lse(target, device, problem, base, unit, seq, head):
 
 
 def test_without_lse_nothing_of_it_is_left():
-    kernel = mini_kernel(TEXT, StoreEpilogue(), arguments=[Argument(n, "*f32", "") for n in ("value", "total", "top")] + [Argument(n, "i32", "") for n in ("seq", "head")])
+    kernel = mini_kernel(
+        TEXT, StoreEpilogue(), arguments=[Argument(n, "*f32", "") for n in ("value", "total", "top")] + [Argument(n, "i32", "") for n in ("seq", "head")]
+    )
     import tle_attn
 
     text = tle_attn.generate(kernel, "cpu").text

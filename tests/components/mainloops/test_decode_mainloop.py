@@ -22,7 +22,15 @@ def check(kernel: Kernel, target: str, seed: int, *, lengths=LENGTHS, kv_heads: 
     p, device = kernel.problem, "cuda" if target == "gluon" else "cpu"
     fp8 = {"dtype": "fp8", "quant": 0 if kernel.mainloop.scale.KEY_SCALES else 1} if p.dtype.value == "fp8" else {}
     problem = make_decode_problem(
-        lengths, query_tokens=p.query_tokens, heads=(p.group * kv_heads, kv_heads), head_dim=p.head_dim, page=p.page, layout=layout, seed=seed, device=device, **fp8
+        lengths,
+        query_tokens=p.query_tokens,
+        heads=(p.group * kv_heads, kv_heads),
+        head_dim=p.head_dim,
+        page=p.page,
+        layout=layout,
+        seed=seed,
+        device=device,
+        **fp8,
     )
     plan = tle_attn.plan(kernel, batch=len(lengths), query_heads=p.group * kv_heads, kv_heads=kv_heads, target=target, seed=seed)
     scales = {name: getattr(problem, name) for name in ("q_scale", "k_scale", "v_scale")} if fp8 else {}
@@ -91,7 +99,9 @@ def test_all_schedules_give_the_same_bits():
     kernel = kernel_of(Problem(head_dim=64))
     results = set()
     for seed in range(6):
-        out, _ = tle_attn.plan(kernel, batch=4, query_heads=8, kv_heads=1, target="cpu", seed=seed).run(problem.q, problem.k_cache, problem.v_cache, problem.block_ids, problem.kv_lens)
+        out, _ = tle_attn.plan(kernel, batch=4, query_heads=8, kv_heads=1, target="cpu", seed=seed).run(
+            problem.q, problem.k_cache, problem.v_cache, problem.block_ids, problem.kv_lens
+        )
         results.add(out.view(torch.int16).numpy().tobytes())
     assert len(results) == 1
 

@@ -27,8 +27,17 @@ def test_first_key_is_the_first_that_any_query_sees(target, tokens, window, kv_l
         seen = [t for t in range(int(kv_len)) for p in positions if p - t < window]
         return torch.tensor(min(seen, default=0), dtype=torch.int32)
 
-    check_block(SlidingWindow(window=window), "window_first_key", problem=Problem(query_tokens=tokens), inputs={"first": 0, "kv_len": kv_len}, reference=reference, target=target)
+    check_block(
+        SlidingWindow(window=window),
+        "window_first_key",
+        problem=Problem(query_tokens=tokens),
+        inputs={"first": 0, "kv_len": kv_len},
+        reference=reference,
+        target=target,
+    )
 
 
 def test_an_earlier_link_may_start_later(target):
-    check_block(SlidingWindow(window=9), "window_first_key", inputs={"first": 995, "kv_len": 1000}, reference=lambda first, kv_len: torch.tensor(995), target=target)
+    check_block(
+        SlidingWindow(window=9), "window_first_key", inputs={"first": 995, "kv_len": 1000}, reference=lambda first, kv_len: torch.tensor(995), target=target
+    )

@@ -32,7 +32,9 @@ def test_slot_and_use_of_a_tile(target):
     """Tile i is use i // stages of slot i % stages."""
     for function, value in (("slot_of", 17 % 3), ("use_of", 17 // 3)):
         scalar = Port("value", DType.I32, (), ())
-        check_block(MbarrierRing(stages=3), function, inputs={"i": 17}, ports=Function(function, (), (scalar,)), reference=lambda: torch.tensor(value), target=target)
+        check_block(
+            MbarrierRing(stages=3), function, inputs={"i": 17}, ports=Function(function, (), (scalar,)), reference=lambda: torch.tensor(value), target=target
+        )
 
 
 @pytest.mark.parametrize("target", ["cpu", "tle-emulated"])

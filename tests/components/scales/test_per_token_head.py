@@ -50,12 +50,16 @@ def test_query_factor(target, fp8, query_factor_ports):
     q_scale = torch.rand(3, 16) + 0.5
     inputs = {"q_scale": q_scale, "q_scale_stride": 16, "scale_log2": 0.25, "column": torch.arange(8), "seq": 2, "head": 1}
     ports = query_factor_ports(fp8)
-    check_block(PerTokenHead(), "query_factor", problem=fp8, inputs=inputs, ports=ports, reference=lambda q_scale: q_scale[2, 8:16].double() * 0.25, target=target)
+    check_block(
+        PerTokenHead(), "query_factor", problem=fp8, inputs=inputs, ports=ports, reference=lambda q_scale: q_scale[2, 8:16].double() * 0.25, target=target
+    )
 
 
 def test_output_has_the_heads_scale(target, fp8):
     inputs = {"v_scale": torch.tensor([1.5, 0.37]), "head": 1}
-    check_block(PerTokenHead(), "scale_output", problem=fp8, inputs=inputs, reference=lambda value, v_scale: value.double() * v_scale[1].double(), target=target)
+    check_block(
+        PerTokenHead(), "scale_output", problem=fp8, inputs=inputs, reference=lambda value, v_scale: value.double() * v_scale[1].double(), target=target
+    )
 
 
 def test_bf16_needs_no_scales():
