@@ -137,7 +137,7 @@ class Bench:
         planned = plan.kernel.mainloop.schedule.PLANNED
 
         def attend() -> None:
-            plan.run(*tensors, out=out, scheduled=True, **scales)
+            plan.run(*tensors, out=out, scheduled=planned, **scales)
 
         def both() -> None:
             plan.run(*tensors, out=out, **scales)

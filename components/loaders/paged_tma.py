@@ -94,10 +94,16 @@ def first_page(tile):
 
 
 @jit
-def page_block(page_row, page, kv_len):
-    """The next PAGE_BLOCK page ids of a sequence from `page` on, one a lane, -1 past its end; page_row: pointer to the sequence's page ids."""
+def page_block(args, page_row, page, kv_len):
+    """The next PAGE_BLOCK page ids of a sequence from `page` on, one a lane, -1 where no key is seen; page_row: pointer to the sequence's page ids."""
     pages = page + vec_index(PAGE_BLOCK)
-    return load(page_row + pages, mask=pages * PAGE < kv_len, other=-1)
+    seen = pages * PAGE < kv_len
+    if SKIP_PAGES:
+        # pages of the first tile that lie before every query's window: they may be gone
+        first = 0
+        first = first_key(args, first, kv_len)
+        seen = seen & ((pages + 1) * PAGE > first)
+    return load(page_row + pages, mask=seen, other=-1)
 
 
 @jit
@@ -111,15 +117,15 @@ def open_pages(args, pair, first, kv_len):
     """State of a walk over a task's pages: the sequence's page ids, the block in use, the next block, and the page where the next begins."""
     page_row = args.block_ids + (pair // args.kv_heads) * args.block_ids_stride
     start = first_page(first)
-    return page_row, page_block(page_row, start, kv_len), page_block(page_row, start + PAGE_BLOCK, kv_len), start + PAGE_BLOCK
+    return page_row, page_block(args, page_row, start, kv_len), page_block(args, page_row, start + PAGE_BLOCK, kv_len), start + PAGE_BLOCK
 
 
 @jit
-def turn_pages(page_row, ids, later, end, page, kv_len):
+def turn_pages(args, page_row, ids, later, end, page, kv_len):
     """The walk's state once `page` is reached: the next block is in use, and the one after it on its way."""
     if page >= end:
         ids = later
-        later = page_block(page_row, end + PAGE_BLOCK, kv_len)
+        later = page_block(args, page_row, end + PAGE_BLOCK, kv_len)
         end += PAGE_BLOCK
     return ids, later, end
 

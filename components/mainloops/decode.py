@@ -89,6 +89,9 @@ class DecodeMainloop(Mainloop):
     def constants(self, problem: Problem) -> dict[str, Constant]:
         return {
             "PRODUCER_REGISTERS": Constant(self.producer_registers, "registers per thread of a producer warp"),
+            "SKIP_PAGES": Constant(
+                any("first_key" in block.HOOKS for _, block in self.parts()) and self.loader.pages(problem) > 1, "a tile's first pages may lie before every window"
+            ),
         }
 
     def launch_note(self, problem: Problem, entry: str) -> str:
@@ -166,7 +169,7 @@ def load_keys(args, pair, first, count, kv_len, flags, boxes, k_scales, full, sc
         scales = fetch_key_scales(args, ids, 0, first, head)
     for i in range(count):
         page = first_page(first + i)
-        ids, later, end = turn_pages(page_row, ids, later, end, page, kv_len)
+        ids, later, end = turn_pages(args, page_row, ids, later, end, page, kv_len)
         lane = page - end + PAGE_BLOCK
         if KEY_SCALES:
             fetched = fetch_key_scales(args, ids, lane, first + i, head)
@@ -191,7 +194,7 @@ def load_values(args, pair, first, count, kv_len, flags, boxes, full, empty):
         evict_first(flags // 2)
     for i in range(count):
         page = first_page(first + i)
-        ids, later, end = turn_pages(page_row, ids, later, end, page, kv_len)
+        ids, later, end = turn_pages(args, page_row, ids, later, end, page, kv_len)
         acquire(empty, i)
         lane = page - end + PAGE_BLOCK
         load_tile(args.v_desc, boxes, full, slot_of(i), ids, lane, first + i, head)

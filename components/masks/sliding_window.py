@@ -26,6 +26,9 @@ class SlidingWindow(Block):
     def constants(self, problem: Problem) -> dict[str, Constant]:
         return {"WINDOW": Constant(self.window, "keys that a query sees, its own included")}
 
+    def first_key(self, problem: Problem, kv_len: int) -> int:
+        return max(0, kv_len - (problem.query_tokens - 1) - self.window)
+
     def oracle_options(self) -> dict[str, int]:
         return {"window": self.window}
 

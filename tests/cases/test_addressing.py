@@ -99,7 +99,6 @@ def test_2_the_smaller_cache_counts(seed):
         run(kernel, cut, debug=True)
 
 
-@pytest.mark.xfail(strict=True, raises=InputError, reason="debug mode does not know that a window's older pages are not read")
 def test_2_pages_before_a_window_are_not_in_use(seed):
     """A server gives pages back that no query will see again."""
     kernel = kernel_of("variants/decode_bf16_window", {"mask[1].window": 100})

@@ -75,7 +75,6 @@ def test_30_lse_of_a_kernel_that_writes_none():
         tle_attn.load(DYNAMIC).set({"epilogue.lse": True}).kernel()
 
 
-@pytest.mark.xfail(strict=True, reason="scheduled=True is ignored where nothing is planned, though schedule() says so")
 def test_30_scheduled_where_nothing_is_planned():
     kernel = tle_attn.load(STATIC).kernel()
     problem = problem_for(kernel, (5,))

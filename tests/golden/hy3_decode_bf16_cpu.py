@@ -137,9 +137,10 @@ def first_page(tile):
 
 @jit
 def page_block(page_row, page, kv_len):
-    """The next PAGE_BLOCK page ids of a sequence from `page` on, one a lane, -1 past its end; page_row: pointer to the sequence's page ids."""
+    """The next PAGE_BLOCK page ids of a sequence from `page` on, one a lane, -1 where no key is seen; page_row: pointer to the sequence's page ids."""
     pages = page + vec_index(PAGE_BLOCK)
-    return load(page_row + pages, mask=pages * PAGE < kv_len, other=-1)
+    seen = pages * PAGE < kv_len
+    return load(page_row + pages, mask=seen, other=-1)
 
 
 @jit

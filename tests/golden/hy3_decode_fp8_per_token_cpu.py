@@ -138,7 +138,7 @@ COLUMNS = constexpr(8)  # query rows padded to the wgmma's N
 DTYPE = constexpr(FP8)  # element type of Q, K and V
 Q_VECTOR = constexpr(16)  # elements of a 16-byte load
 SCALE_ROW = constexpr(32)  # K scales in a row
-P_EXPONENT = constexpr(6.0)  # P, l and O carry 2**P_EXPONENT
+P_EXPONENT = constexpr(7.0)  # P, l and O carry 2**P_EXPONENT
 P_LIMIT = constexpr(448.0)  # P above this moves the reference maximum
 MIN_TILES = constexpr(8)  # key tiles of a task at least
 RECORD = constexpr(8)  # int32 words of a task record
@@ -161,9 +161,10 @@ def first_page(tile):
 
 @jit
 def page_block(page_row, page, kv_len):
-    """The next PAGE_BLOCK page ids of a sequence from `page` on, one a lane, -1 past its end; page_row: pointer to the sequence's page ids."""
+    """The next PAGE_BLOCK page ids of a sequence from `page` on, one a lane, -1 where no key is seen; page_row: pointer to the sequence's page ids."""
     pages = page + vec_index(PAGE_BLOCK)
-    return load(page_row + pages, mask=pages * PAGE < kv_len, other=-1)
+    seen = pages * PAGE < kv_len
+    return load(page_row + pages, mask=seen, other=-1)
 
 
 @jit

@@ -72,9 +72,9 @@ class TestPlans:
         assert plan().workspace == {} and plan().workspace_bytes == 0
 
     def test_task_maps_count_on_no_more_ctas_than_are_resident(self, monkeypatch):
-        assert plan().slots == plans.task_slots(CPU, "cpu") == 8
+        assert plan().slots == plans.task_slots(CPU, "cpu") == 12
         monkeypatch.setattr(EmulatedExecutor, "resident_ctas", lambda *_: 7)
-        with pytest.raises(TleAttnError, match="7 CTAs are resident at once where task maps count on 8"):
+        with pytest.raises(TleAttnError, match="7 CTAs are resident at once where task maps count on 12"):
             plan(batch=77)
         plan(batch=77, planned=False)
 

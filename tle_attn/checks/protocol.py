@@ -136,7 +136,7 @@ def _run(kernel: Kernel, batch: Batch, seeds: int, stats: list[Any]) -> str | No
         executor.seed = seed
         where = f"{batch.name}, of {', '.join(map(str, batch.tiles))} key tiles, schedule {seed}"
         try:
-            plan.run(problem.q, problem.k_cache, problem.v_cache, problem.block_ids, problem.kv_lens, scheduled=True, **scales)
+            plan.run(problem.q, problem.k_cache, problem.v_cache, problem.block_ids, problem.kv_lens, scheduled=kernel.mainloop.schedule.PLANNED, **scales)
         except EmulationError as error:
             return f"{where}: {type(error).__name__}: {error}"
         if plan.workspace["counters"].any():

@@ -186,8 +186,10 @@ class DecodePlan:
             if not lse.is_contiguous():
                 raise InputError("lse: must be contiguous")
         scale = 1.0 / math.sqrt(problem.head_dim) if softmax_scale is None else inputs.check_softmax_scale(softmax_scale)
+        if scheduled and not self.kernel.mainloop.schedule.PLANNED:
+            raise InputError(f"scheduled: {self.kernel.name} uses {self.kernel.mainloop.schedule.label()}, which plans nothing")
         if debug:
-            inputs.check_values(block_ids, kv_lens, self._new_tokens(new_kv_included), problem.page, min(k_cache.shape[0], v_cache.shape[0]))
+            inputs.check_values(block_ids, kv_lens, self._new_tokens(new_kv_included), self.kernel, min(k_cache.shape[0], v_cache.shape[0]))
         scales = inputs.check_scales(
             self.kernel, self.batch, self.query_heads, self.kv_heads, k_cache.shape[0], self.device, {"q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale}
         )

@@ -155,14 +155,16 @@ def check_scales(kernel: Any, batch: int, query_heads: int, kv_heads: int, pages
     return values | {"k_scale": k_scale, "k_scale_page_stride": page, "k_scale_row_stride": row, "k_scale_head_stride": head}
 
 
-def check_values(block_ids: torch.Tensor, kv_lens: torch.Tensor, new_tokens: int, page: int, pages: int) -> None:
+def check_values(block_ids: torch.Tensor, kv_lens: torch.Tensor, new_tokens: int, kernel: Any, pages: int) -> None:
     """Debug mode: read lengths and page ids on the host and refuse what the kernel would read out of range."""
+    page = kernel.problem.page
     table, lens = block_ids.cpu(), kv_lens.cpu() + new_tokens
     for b, length in enumerate(lens.tolist()):
         if length < 0 or length > table.shape[1] * page:
             raise InputError(f"kv_lens[{b}]: {length} tokens, but block_ids has {table.shape[1]} pages of {page} a sequence")
-        used = table[b, : -(-length // page)]
+        first = max(block.first_key(kernel.problem, length) for _, block in kernel.blocks) // page
+        used = table[b, first : -(-length // page)]
         bad = ((used < 0) | (used >= pages)).nonzero()
         if len(bad):
-            j = int(bad[0])
-            raise InputError(f"block_ids[{b}, {j}]: page {int(used[j])} is in use, but the cache has pages 0 to {pages - 1} (batch {b}, logical page {j})")
+            j = first + int(bad[0])
+            raise InputError(f"block_ids[{b}, {j}]: page {int(table[b, j])} is in use, but the cache has pages 0 to {pages - 1} (batch {b}, logical page {j})")

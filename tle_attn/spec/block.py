@@ -65,6 +65,10 @@ class Block:
     def resources(self, problem: Problem) -> Resources:
         return Resources()
 
+    def first_key(self, problem: Problem, kv_len: int) -> int:
+        """First key that any query of a decode request can see under this block, as its link of the chain `first_key` says on the device."""
+        return 0
+
     def oracle_options(self) -> dict[str, Any]:
         """Options under which `tle_attn.oracle.attention` computes what this block makes of attention; a block that joins a chain must say it."""
         if self.HOOKS:

@@ -82,19 +82,16 @@ class TestRangeOfP:
                 block.check(problem)
 
     def test_fp8_p_carries_the_exponent(self, target, fp8):
-        """The state does; P itself is compared in the tests of the V operand, which has an order of its own."""
+        """The state does, and its sums count P as rounded; P itself is compared in the tests of the V operand, which has an order of its own."""
         s = -4.0 * torch.rand(64, 8)
         block = OnlineSoftmax(p_exponent=4)
-
-        def reference(s, m, l, o, problem):
-            m, l, o, _ = block.reference(s, m, l, o, problem)
-            return m, l, o
-
-        ports = block.provides(fp8)[1]
         outputs, given = BlockTest(block=block, function="softmax_step", problem=fp8, inputs={"s": s, **state(fp8)}).run(target=target)
-        for name, want in zip(("m", "l", "o"), reference(*(given[n] for n in "smlo"), fp8)):
-            assert torch.allclose(outputs[name].double(), want, rtol=1e-5), name
-        assert ports.outputs[-1].dtype is DType.FP8 and outputs["p_tile"].max() <= 16.0
+        expected = dict(zip("mlo", block.reference(*(given[name] for name in "smlo"), fp8)))
+        # a P beside the middle of two e4m3 values may be rounded either way
+        for name, tolerance in (("m", 0.0), ("l", 1e-2), ("o", 1e-6)):
+            error = outputs[name].double() - expected[name]
+            assert error.norm() <= tolerance * expected[name].norm(), name
+        assert 2**3 < outputs["p_tile"].max() <= 2**4
 
 
 def test_direct_v_is_the_companion():
