@@ -82,6 +82,8 @@ def f(x, n):
 """
 KEYWORD = UNPACKING.replace("a, b = g(n)", "a, b, c = g(n=n)")
 REFUSED = {
+    "too few arguments": (UNPACKING.replace("a, b = g(n)", "a, b, c = g()"), 9, "0 values are passed to g, which takes 1: n"),
+    "too many arguments": (UNPACKING.replace("a, b = g(n)", "a, b, c = g(n, x)"), 9, "2 values are passed to g, which takes 1: n"),
     "keyword": (KEYWORD, 9, "the keyword n in a call of g"),
     "recursion": (RECURSION, 3, "recursion: f -> g -> f"),
     "constant in a loop": (CONSTANT_IN_A_LOOP, 11, "the constant SIZE is passed for c, which g changes"),

@@ -106,7 +106,7 @@ class TestFile:
         ('[ring]\nblock = "mbarier"', ("ring.block: no ring block is called 'mbarier'", "allowed  mbarrier")),
         ("ring = [1]", ("ring: ring must be a table", '[ring] with block = "..."')),
         ("[score]\nblock = 'soft_cap'", ("score: score holds several blocks", "[[score]] tables")),
-        ("[[score]]\ncap = 3.0", ("score[0].block: score[0] does not say which block it is", "allowed  soft_cap")),
+        ("[[score]]\ncap = 3.0", ("score[0].block: score[0] does not say which block it is", "allowed ", "soft_cap")),
         ('[[score]]\nblock = "soft_cap"', ("score[0].cap: soft_cap needs the option 'cap'", "because  Soft cap of the logits")),
         ('[[score]]\nblock = "soft_cap"\ncap = "big"', ("score[0].cap: 'big' is not a number",)),
         ('[[score]]\nblock = "soft_cap"\ncap = 1.0\n[[score]]\nblock = "soft_cap"\ncap = -1', ("score[1].cap: cap cannot be -1",)),

@@ -16,8 +16,8 @@ def lint_program(texts: tuple[Text, ...]) -> None:
     """Refuse calls between `texts` (each already through `lint`) that the JIT refuses or miscompiles.
 
     Raises:
-        LintError: recursion; a keyword argument; a loop bound that Triton 3.6 loses through a call; a constant passed for a parameter that the callee
-            changes in a loop or under `if`; a result unpacked into the wrong number of names.
+        LintError: recursion; keyword arguments, or too few or too many; a loop bound that Triton 3.6 loses through a call; a constant passed for a
+            parameter that the callee changes in a loop or under `if`; a result unpacked into the wrong number of names.
     """
     functions = {text.name: text for text in texts}
     trees = {name: text.tree() for name, text in functions.items()}
@@ -33,6 +33,7 @@ def lint_program(texts: tuple[Text, ...]) -> None:
                 for keyword in node.keywords:
                     why = "the linker and the JIT match the arguments of device functions by position"
                     _refuse(functions[name], keyword.value, f"the keyword {keyword.arg} in a call of {node.func.id}", why, "pass it by position")
+                _check_count(functions[name], node, trees[node.func.id])
                 _check_constants(functions[name], node, trees[node.func.id])
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple):
                 _check_unpacking(functions[name], node, trees)
@@ -62,6 +63,13 @@ def _callees_first(functions: Mapping[str, Text], trees: Mapping[str, ast.Functi
     for name in trees:
         visit(name)
     return order
+
+
+def _check_count(text: Text, call: ast.Call, callee: ast.FunctionDef) -> None:
+    parameters = [a.arg for a in callee.args.args]
+    if len(call.args) != len(parameters):
+        what = f"{len(call.args)} values are passed to {callee.name}, which takes {len(parameters)}: {', '.join(parameters)}"
+        _refuse(text, call, what, "the linker and the JIT match the arguments of device functions by position", "pass one value for each parameter")
 
 
 def _check_constants(text: Text, call: ast.Call, callee: ast.FunctionDef) -> None:
