@@ -10,7 +10,7 @@ from tle_attn.components.masks.sliding_window import SlidingWindow
 from tle_attn.components.rings.mbarrier import MbarrierRing
 from tle_attn.components.scores.soft_cap import SoftCap
 from tle_attn.errors import SpecError
-from tle_attn.spec import Block, Problem, Resources, find_block, registered
+from tle_attn.spec import Block, Mainloop, Problem, Resources, find_block, registered, slot
 
 
 def test_every_block_of_the_library_is_found_by_kind_and_name():
@@ -98,3 +98,13 @@ def test_specs_are_ordinary_attrs_classes():
     assert hash(ring) == hash(MbarrierRing(stages=2))
     with pytest.raises(SpecError):
         evolve(ring, stages=99)
+
+
+def test_a_slot_cannot_hide_a_method_of_the_mainloop():
+    with pytest.raises(SpecError) as caught:
+
+        @frozen(kw_only=True)
+        class Hiding(Mainloop):
+            parts: tuple = slot("mask", many=True)
+
+    assert "Hiding has a field called parts, which is a method of every mainloop" in str(caught.value)

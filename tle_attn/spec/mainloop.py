@@ -33,6 +33,14 @@ class Mainloop(Block):
     #: {chain: parameters}: functions that blocks join through HOOKS; the second parameter is the value that goes through
     CHAINS: ClassVar[dict[str, tuple[str, ...]]] = {}
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        taken = [name for name in cls.__annotations__ if name in vars(Mainloop) | vars(Block) and not name.isupper()]
+        if taken:
+            raise SpecError(
+                f"{cls.__name__} has a field called {taken[0]}, which is a method of every mainloop", key=taken[0], reason="the field would silently replace the method",
+            )
+
     def launch_note(self, problem: Problem, entry: str) -> str:
         """Grid, warps and registers of a kernel of the generated module, in words."""
         raise NotImplementedError
