@@ -17,6 +17,7 @@ import pytest
 from attrs import frozen
 
 from tle_attn.cli import main
+from tle_attn.spec import block as registry
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -44,6 +45,8 @@ def runnable(document: Path) -> bool:
 def test_blocks_of_a_document_run(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    # a document may define a block, which other tests must not find
+    monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
     before = set(sys.modules)
     namespace: dict[str, object] = {"__name__": "document"}
     try:

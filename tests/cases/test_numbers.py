@@ -1,6 +1,7 @@
 """Cases 13 to 17: weights far apart, lengths around tiles, the log-sum-exp of equal scores, the soft cap's place, the V transpose."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -41,7 +42,10 @@ def test_13_one_dominant_key_among_diffuse_ones(recipe, options, seed):
 
 @pytest.mark.parametrize("recipe", [STATIC, FP8])
 def test_14_lengths_around_tiles_and_spreads_of_scores(recipe, seed):
-    """Decode's side of the case: cosine at least 0.998, and an error that does not depend on the spread."""
+    """Decode's side of the case: cosine at least 0.998, and an error that does not grow with the spread.
+
+    It may fall: the wider the spread, the more the keys near the maximum count, whose P e4m3 holds exactly.
+    """
     kernel = kernel_of(recipe)
     errors = []
     for logit_std in (0.25, 0.5, 1.0, 2.0):
@@ -50,7 +54,8 @@ def test_14_lengths_around_tiles_and_spreads_of_scores(recipe, seed):
         expected, _ = problem.reference(p_quant=None)
         assert torch.cosine_similarity(out.double(), expected, dim=-1).min() >= 0.998
         errors.append(relative_rms(out, expected))
-    assert max(errors) < tolerance(kernel)[0] and max(errors) < 2.5 * min(errors), errors
+    assert max(errors) < tolerance(kernel)[0], errors
+    assert all(wider < 1.5 * narrower for narrower, wider in pairwise(errors)), errors
 
 
 @pytest.mark.parametrize("recipe,options,tokens", [

@@ -199,7 +199,7 @@ class TestErrors:
         self.refuses(lambda: attend(problem, task_map=task_map.view(torch.uint8)), "task_map: dtype uint8 where int32 or int8 is wanted")
         self.refuses(lambda: attend(problem, task_map=task_map[::2]), "task_map: must be contiguous and start at a multiple of 16 bytes")
         self.refuses(lambda: attend(problem, task_map=task_map[1:]), "task_map: must be contiguous and start at a multiple of 16 bytes")
-        self.refuses(lambda: attend(problem, task_map=task_map[:-64]), "task_map: 192 bytes where 256 are wanted for a batch of 3 with 1 num_head_kv")
+        self.refuses(lambda: attend(problem, task_map=task_map[:-64]), "task_map: 320 bytes where 384 are wanted for a batch of 3 with 1 num_head_kv")
 
     def test_assign(self, problem):
         task_map = hpc.get_attention_decode_task_workspace(3, 4096, 1)
@@ -207,7 +207,7 @@ class TestErrors:
             self.refuses(lambda: hpc.assign_attention_decode_task(problem.kv_lens, task_map, 1, nq, True), f"mtp: {nq} where 1 to 5 are supported; in this function")
         self.refuses(lambda: hpc.assign_attention_decode_task(problem.kv_lens.long(), task_map, 1, 1, True), "num_seq_kvcache: dtype int64")
         self.refuses(lambda: hpc.assign_attention_decode_task(problem.kv_lens[None], task_map, 1, 1, True), "num_seq_kvcache: shape (1, 3)")
-        self.refuses(lambda: hpc.assign_attention_decode_task(problem.kv_lens.repeat(10), task_map, 1, 1, True), "task_map: 256 bytes where 1216 are wanted for a batch of 30")
+        self.refuses(lambda: hpc.assign_attention_decode_task(problem.kv_lens.repeat(10), task_map, 1, 1, True), "task_map: 384 bytes where 1344 are wanted for a batch of 30")
         self.refuses(lambda: hpc.assign_attention_decode_task(problem.kv_lens, task_map, 0, 1, True), "num_head_kv: 0 where an integer from 1 up is wanted")
 
     def test_workspace(self):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import shutil
+import signal
 import time
 import traceback
 from collections.abc import Callable
@@ -106,11 +107,17 @@ def build_family(family: str, out: Path, *, jobs: int = 2, seed: int = 0, worklo
     total = len(work) * (2 if on_gpu else 1)
     rows: dict[int, Row] = {}
     # spawned, not forked: torch has threads by now
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_one_thread) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_start_worker) as pool:
         futures = {pool.submit(build_one, name, point, out, seed, workload): i for i, (name, point) in enumerate(work)}
-        for future in as_completed(futures):
-            row = rows[futures[future]] = future.result()
-            tell(len(rows), total, f"{row.label}: {'generated, compiled, verified' if row.ok else 'FAILED'} in {row.seconds:.1f} s")
+        try:
+            for future in as_completed(futures):
+                row = rows[futures[future]] = future.result()
+                tell(len(rows), total, f"{row.label}: {'generated, compiled, verified' if row.ok else 'FAILED'} in {row.seconds:.1f} s")
+        except BaseException:  # an interrupt, above all: nobody waits for a minute of work whose result is not wanted
+            pool.shutdown(wait=False, cancel_futures=True)
+            for worker in multiprocessing.active_children():
+                worker.terminate()
+            raise
     ordered = [rows[i] for i in range(len(work))]
     if on_gpu:
         for i, row in enumerate(ordered):
@@ -217,10 +224,12 @@ def write_report(rows: list[Row], out: Path, workload: Workload) -> Path:
     return file
 
 
-def _one_thread() -> None:
-    """Each process has a core of its own; torch's threads would only get in each other's way."""
+def _start_worker() -> None:
     import torch
 
+    # the parent ends its workers on an interrupt; one that ends itself may hold a lock of the pool
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # each process has a core of its own; torch's threads would only get in each other's way
     torch.set_num_threads(1)
 
 
