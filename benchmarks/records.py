@@ -13,9 +13,6 @@ from typing import Any
 
 from attrs import define, field
 
-#: Fields of a decode row, in order; further ones may follow.
-DECODE_FIELDS = ("kernel", "case", "dtype", "quant", "mtp", "layout", "hq", "hkv", "us", "us_cold", "floor_us")
-
 
 @define
 class Record:

@@ -80,6 +80,11 @@ class DecodeMainloop(Mainloop):
     epilogue: Block = slot("epilogue", factory=StoreEpilogue)
 
     def check(self, problem: Problem) -> None:
+        if not any(getattr(mask, "BOUNDS_KEYS", False) for mask in self.mask):
+            raise SpecError(
+                "no mask ends a sequence's keys at its length", key="mask", value=[mask.NAME for mask in self.mask], allowed='a list with block = "causal" in it',
+                reason="keys are read in whole tiles, and what follows the last token in its tile is never written; a recipe's [[mask]] replaces its parent's list",
+            )
         if self.scale.KEY_SCALES and self.ring.stages < 2:
             raise SpecError(
                 "K scales per token need a second ring slot", key="ring.stages", value=self.ring.stages, allowed="2 or more",

@@ -16,6 +16,8 @@ class Causal(Block):
     KIND = "mask"
     NAME = "causal"
     HOOKS = {"mask": "causal_mask"}
+    #: it also bounds the keys by the sequence's length, for all that a mainloop reads in whole tiles
+    BOUNDS_KEYS = True
 
     def oracle_options(self) -> dict[str, bool]:
         return {"causal": True}

@@ -5,9 +5,11 @@ import re
 
 import pytest
 import torch
+from attrs import evolve
 
 import tle_attn
 from tests.cases.helpers import DYNAMIC, FP8, SOFT_CAP, STATIC, WINDOW, launch, plan_for, problem_for
+from tle_attn.components.masks.sliding_window import SlidingWindow
 from tle_attn.errors import InputError, InputTypeError, SpecError
 
 GEOMETRY = {"batch": 1, "query_heads": 8, "kv_heads": 1, "target": "cpu"}
@@ -80,6 +82,14 @@ def test_30_scheduled_where_nothing_is_planned():
     problem = problem_for(kernel, (5,))
     with pytest.raises(tle_attn.errors.TleAttnError, match="plans nothing"):
         launch(plan_for(kernel, problem), problem, scheduled=True)
+
+
+@pytest.mark.parametrize("mask", [(), (SlidingWindow(window=100),)])
+def test_no_mask_ends_the_keys(mask):
+    """Without one the rest of a sequence's last tile, which nothing ever wrote, would count."""
+    kernel = tle_attn.load(DYNAMIC).kernel()
+    with pytest.raises(SpecError, match=": mask: no mask ends a sequence's keys at its length"):
+        evolve(kernel, mainloop=evolve(kernel.mainloop, mask=mask))
 
 
 @pytest.mark.parametrize("scale,kind,message", [

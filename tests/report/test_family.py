@@ -75,3 +75,16 @@ def test_unknown_family(tmp_path: Path) -> None:
 
 def test_points_in_words() -> None:
     assert point_label(POINT) == "query_tokens=2 page=32" and point_label({}) == ""
+
+
+def test_only_generated_modules_of_an_earlier_run_are_removed(tmp_path):
+    from tle_attn.codegen import generate
+    from tle_attn.report.family import _remove_generated
+
+    kernel = tle_attn.load("hy3/decode_bf16").kernel()
+    (tmp_path / "point").mkdir()
+    (tmp_path / "point" / "old.py").write_text(generate(kernel, "cpu").text)
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "mine.py").write_text("mine = 1\n")
+    _remove_generated(tmp_path)
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["mine.py", "notes.txt"]

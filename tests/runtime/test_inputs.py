@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from tle_attn.errors import InputError, InputTypeError
+from tle_attn.runtime.inputs import check_argument
+from tle_attn.spec import Argument
 from tle_attn.testing import make_decode_problem
 
 BF16, F32 = torch.bfloat16, torch.float32
@@ -53,6 +55,7 @@ CASES = {
     "k dtype": ("k_cache", lambda t: t.half(), InputTypeError, "k_cache: dtype float16 where bfloat16 is wanted"),
     "v dtype": ("v_cache", lambda t: t.float(), InputTypeError, "v_cache: dtype float32 where bfloat16 is wanted"),
     "k page": ("k_cache", lambda t: t[:, :32], InputError, "where [pages, page, kv_heads, head_dim] = (any, 64, 1, 128) is wanted"),
+    "v pages": ("v_cache", lambda t: t[1:], InputError, "v_cache: "),
     "v head_dim": ("v_cache", lambda t: t[..., :64], InputError, "v_cache: shape"),
     "no pages": ("k_cache", lambda t: t[:0], InputError, "k_cache: no pages; TMA cannot describe an empty cache"),
     "k last stride": ("k_cache", strided, InputError, "k_cache: stride 2 in the last dimension where 1 is wanted (TMA)"),
@@ -71,11 +74,16 @@ CASES = {
     "out dtype": ("out", lambda _: torch.zeros(3, 8, 128), InputTypeError, "out: dtype float32 where bfloat16 is wanted"),
     "out shape": ("out", lambda _: torch.zeros(3, 8, 64, dtype=BF16), InputError, "out: shape (3, 8, 64) where"),
     "out stride": ("out", lambda _: strided(torch.zeros(3, 8, 128, dtype=BF16)), InputError, "out: stride 2 in the last dimension where 1 is wanted"),
+    "out of one row": ("out", lambda _: torch.zeros(1, 8, 128, dtype=BF16).expand(3, 8, 128), InputError, "out: strides (0, 128, 1) of shape (3, 8, 128) put two elements"),
+    "out of rows that overlap": ("out", lambda _: torch.zeros(4096, dtype=BF16).as_strided((3, 8, 128), (512, 128, 1)), InputError, "out: strides (512, 128, 1) of shape"),
     "lse of a kernel without": ("lse", lambda _: torch.zeros(3, 8), InputError, 'lse: this kernel writes none; set epilogue.lse to "e" or "2" in the recipe'),
     # numbers
     "scale": ("softmax_scale", lambda _: float("nan"), InputError, "softmax_scale: nan is not finite"),
     "infinite scale": ("softmax_scale", lambda _: float("inf"), InputError, "softmax_scale: inf is not finite"),
     "scales of bf16": ("k_scale", lambda _: torch.ones(1), InputError, "takes bf16 tensors, which have no scales"),
+    # switches
+    "new_kv_included": ("new_kv_included", lambda _: "no", InputTypeError, "new_kv_included: True or False is wanted, not 'no'"),
+    "scheduled too early": ("scheduled", lambda _: True, InputError, "scheduled: schedule() was never called on this plan"),
     # arguments of variants
     "unknown argument": ("slopes", lambda _: torch.zeros(8), InputError, "slopes: hy3/decode_bf16 has no such argument"),
     "argument of the plan": ("slots", lambda _: 3, InputError, "slots: not to be given"),
@@ -268,3 +276,30 @@ class TestScales:
         strides = ("k_scale_page_stride", "k_scale_row_stride", "k_scale_head_stride")
         assert [within[s] for s in strides] == [n // 4 for n in inside.stride()[:3]]
         assert [apart[s] for s in strides] == [64, 32, 32]
+
+
+class TestBlockArguments:
+    """What `run` is given for an argument that a block of a variant brings."""
+
+    SLOPES = Argument("slopes", "*f32", "slope of each query head")
+
+    @pytest.mark.parametrize("value,kind,message", [
+        (None, InputTypeError, "slopes: a torch.Tensor is wanted, not NoneType"),
+        ([1.0], InputTypeError, "slopes: a torch.Tensor is wanted, not list"),
+        (torch.zeros(8, dtype=torch.float64), InputTypeError, "slopes: dtype float64 where float32 is wanted"),
+        (torch.zeros(8, device="meta"), InputError, "slopes: on meta, but the plan is for cpu"),
+        (torch.zeros(16)[::2], InputError, "slopes: must be contiguous"),
+    ])  # fmt: skip
+    def test_a_tensor_of_another_kind(self, value, kind, message):
+        with pytest.raises(kind, match=re.escape(message)):
+            check_argument(self.SLOPES, value, torch.device("cpu"))
+
+    @pytest.mark.parametrize("type,value", [("i32", 1.5), ("i32", True), ("f32", "1"), ("f32", torch.ones(1))])
+    def test_no_number(self, type, value):
+        with pytest.raises(InputTypeError, match="limit: a"):
+            check_argument(Argument("limit", type, "keys"), value, torch.device("cpu"))
+
+    def test_accepted(self):
+        check_argument(self.SLOPES, torch.zeros(2, 4), torch.device("cpu"))
+        check_argument(Argument("limit", "i64", "keys"), 1 << 40, torch.device("cpu"))
+        check_argument(Argument("factor", "f32", "factor"), 2, torch.device("cpu"))

@@ -19,7 +19,9 @@ def check_kernel(kernel: Kernel) -> None:
         try:
             block.check(kernel.problem)
         except SpecError as error:
-            raise error.located(prefix=where)
+            # a mainloop may speak of its slots, and those have tables of their own in a recipe
+            of_slot = block is kernel.mainloop and (error.key or "").split(".")[0] in kernel.mainloop.slots()
+            raise error.located(prefix=None if of_slot else where)
     check_ports(kernel)
     check_resources(kernel)
 

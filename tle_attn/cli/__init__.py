@@ -24,4 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TleAttnError as error:
         print(error, file=sys.stderr)
         return REFUSED
+    except OSError as error:
+        print(f"{error.filename or 'a file'}: {error.strerror or error}", file=sys.stderr)
+        return REFUSED
     return OK

@@ -26,7 +26,7 @@ app = typer.Typer(
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe of the library (see `tle-attn list`) or a .toml file.", show_default=False)]
 Settings = Annotated[
     list[str],
-    typer.Option("--set", metavar="KEY=VALUE", help="Override an option, e.g. ring.stages=4.  VALUE is TOML; a bare word is a string.  Repeatable."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Override an option, e.g. ring.stages=2.  VALUE is TOML; a bare word is a string.  Repeatable."),
 ]
 AllPoints = Annotated[bool, typer.Option("--all-points", help="Every point of the recipe's variant axes, not only the first.")]
 Seed = Annotated[int, typer.Option(help="Seed of the random problems and of the emulation's schedule.")]
@@ -85,9 +85,9 @@ def generate(
     """Write the generated module of a recipe: one file that needs nothing but torch and its Triton."""
     from .. import codegen
 
-    out.mkdir(parents=True, exist_ok=True)
     for _, kernel in _kernels(read_recipe(recipe, settings), all_points):
         generated = codegen.generate(kernel, target)
+        out.mkdir(parents=True, exist_ok=True)
         file = out / f"{generated.module_name}.py"
         file.write_text(generated.text)
         print(file)

@@ -15,7 +15,7 @@ _BARE = re.compile(r"[A-Za-z_][\w./-]*")
 
 
 def read_setting(text: str) -> tuple[str, Any]:
-    """("ring.stages", 4) of "ring.stages=4": the value is TOML, and a bare word is a string.
+    """("ring.stages", 2) of "ring.stages=2": the value is TOML, and a bare word is a string.
 
     Raises:
         SpecError: the text has no "=", or the value is no TOML.
@@ -23,7 +23,7 @@ def read_setting(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     key, value = key.strip(), value.strip()
     if not equals or not key:
-        raise SpecError(f"--set {text!r} sets nothing", allowed="KEY=VALUE, for example --set ring.stages=4")
+        raise SpecError(f"--set {text!r} sets nothing", allowed="KEY=VALUE, for example --set ring.stages=2")
     try:
         return key, tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import shutil
 import signal
 import time
 import traceback
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve, frozen
 
 from ..checks import ProtocolReport, explore
+from ..codegen.link import GENERATED
 from ..errors import SpecError, TleAttnError
 from ..verify import EMULATED, Verification, oracle_options, tolerance, verify_kernel
 from .compare import show
@@ -102,7 +102,7 @@ def build_family(family: str, out: Path, *, jobs: int = 2, seed: int = 0, worklo
         raise SpecError(f"the library has no recipes under {family}/", allowed=sorted({n.split("/")[0] for n in list_recipes()}))
     work = [(name, point) for name in names for point in load(name).points()]
     for name in names:
-        shutil.rmtree(out / name.split("/", 1)[1], ignore_errors=True)
+        _remove_generated(out / name.split("/", 1)[1])
     on_gpu = _has_hopper()
     total = len(work) * (2 if on_gpu else 1)
     rows: dict[int, Row] = {}
@@ -222,6 +222,17 @@ def write_report(rows: list[Row], out: Path, workload: Workload) -> Path:
     file = out / "report.md"
     file.write_text("\n".join(parts))
     return file
+
+
+def _remove_generated(folder: Path) -> None:
+    """The modules of an earlier run and the folders that are empty without them; nothing else, because the folder is the user's."""
+    for file in folder.rglob("*.py"):
+        with file.open() as text:
+            if GENERATED in text.read(2000):
+                file.unlink()
+    for path in sorted(folder.rglob("*"), reverse=True):
+        if path.is_dir() and not any(path.iterdir()):
+            path.rmdir()
 
 
 def _start_worker() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, field
 
 from ..codegen import Entry, entries_of
-from ..errors import InputError, TleAttnError
+from ..errors import InputError, InputTypeError, TleAttnError
 from ..spec import BoxDescriptor, DType, Kernel
 from ..spec.tasks import IDLE, RECORD, SLOT_WORD
 from . import inputs
@@ -69,6 +69,7 @@ class DecodePlan:
     needs: dict[str, tuple[DType, int]] = field(init=False, repr=False)
     workspace: dict[str, torch.Tensor] = field(init=False, repr=False, factory=dict)
     entries: dict[str, Entry] = field(init=False, repr=False)
+    _own_tasks_filled: bool = field(init=False, repr=False, default=False)
 
     def __attrs_post_init__(self) -> None:
         import torch
@@ -118,6 +119,7 @@ class DecodePlan:
         if self.batch:
             values = {"kv_lens": kv_lens, "new_tokens": self._new_tokens(new_kv_included)}
             self._launch("plan_tasks", (self.tasks,), values, self._tensors(("tasks",), workspace))
+        self._own_tasks_filled |= "tasks" not in (workspace or {})
 
     def run(
         self,
@@ -171,6 +173,8 @@ class DecodePlan:
         inputs.check_queries(q, problem, self.batch, self.query_heads, self.device)
         for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
             inputs.check_cache(cache, name, problem, self.kv_heads, self.device)
+        if k_cache.shape[0] != v_cache.shape[0]:
+            raise InputError(f"v_cache: {v_cache.shape[0]} pages where k_cache has {k_cache.shape[0]}; a page id names a page of both")
         inputs.check_table(block_ids, kv_lens, self.batch, self.device)
         shape = (rows, self.query_heads, problem.head_dim)
         if out is None:
@@ -188,8 +192,10 @@ class DecodePlan:
         scale = 1.0 / math.sqrt(problem.head_dim) if softmax_scale is None else inputs.check_softmax_scale(softmax_scale)
         if scheduled and not self.kernel.mainloop.schedule.PLANNED:
             raise InputError(f"scheduled: {self.kernel.name} uses {self.kernel.mainloop.schedule.label()}, which plans nothing")
+        if scheduled and not self._own_tasks_filled and "tasks" not in (workspace or {}):
+            raise InputError("scheduled: schedule() was never called on this plan, so there are no tasks to run")
         if debug:
-            inputs.check_values(block_ids, kv_lens, self._new_tokens(new_kv_included), self.kernel, min(k_cache.shape[0], v_cache.shape[0]))
+            inputs.check_values(block_ids, kv_lens, self._new_tokens(new_kv_included), self.kernel, k_cache.shape[0])
         scales = inputs.check_scales(
             self.kernel, self.batch, self.query_heads, self.kv_heads, k_cache.shape[0], self.device, {"q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale}
         )
@@ -212,6 +218,8 @@ class DecodePlan:
         return out, lse
 
     def _new_tokens(self, new_kv_included: bool) -> int:
+        if not isinstance(new_kv_included, bool):
+            raise InputTypeError(f"new_kv_included: True or False is wanted, not {new_kv_included!r}")
         return 0 if new_kv_included else self.kernel.problem.query_tokens
 
     def _tensors(self, names: tuple[str, ...], given: Mapping[str, torch.Tensor] | None) -> dict[str, torch.Tensor]:
@@ -246,8 +254,11 @@ class DecodePlan:
             if name in known:
                 raise InputError(f"{name}: not to be given; the plan and the other tensors say what it is")
         for name, a in arguments.items():
-            if name not in known and name not in extra:
+            if name in known:
+                continue
+            if name not in extra:
                 raise InputError(f"{name}: this kernel needs it ({a.doc}); pass {name}= to run")
+            inputs.check_argument(a, extra[name], self.device)
         return {**values, **extra}
 
     def _launch(self, entry: str, grid: tuple[int, ...], values: dict[str, Any], held: dict[str, torch.Tensor]) -> None:

@@ -8,7 +8,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, InputTypeError
-from ..spec import DType, Problem
+from ..spec import Argument, DType, Problem
 
 if TYPE_CHECKING:
     import torch
@@ -110,8 +110,29 @@ def check_lens(kv_lens: Any, batch: int, device: Any) -> None:
         raise InputError(f"kv_lens: stride {kv_lens.stride(0)} where 1 is wanted")
 
 
+def check_argument(argument: Argument, value: Any, device: Any) -> None:
+    """What is given for an argument that a block brings: a tensor of its type on the device, or a number."""
+    name, kind = argument.name, argument.type
+    if not isinstance(kind, str):
+        raise InputTypeError(f"{name}: descriptors of blocks cannot be given to run")
+    if kind.startswith("*"):
+        shape = (None,) * getattr(value, "ndim", 0)
+        want(value, name, DType(kind[1:]), shape, device, argument.doc)
+        if not value.is_contiguous():
+            raise InputError(f"{name}: must be contiguous; its strides are {tuple(value.stride())}")
+        return
+    wanted = Real if kind.startswith("f") else int
+    if isinstance(value, bool) or not isinstance(value, wanted):
+        raise InputTypeError(f"{name}: {'a number' if wanted is Real else 'an integer'} is wanted ({argument.doc}), not {type(value).__name__}")
+
+
 def check_output(out: Any, name: str, dtype: DType, shape: tuple[int, ...], device: Any, axes: str) -> torch.Tensor:
     want(out, name, dtype, shape, device, axes)
+    reach = 0
+    for stride, size in sorted((s, n) for s, n in zip(out.stride(), out.shape) if n > 1):
+        if out.numel() and stride <= reach:
+            raise InputError(f"{name}: strides {tuple(out.stride())} of shape {tuple(out.shape)} put two elements in one place")
+        reach += (size - 1) * stride
     if out.numel() and out.stride(-1) != 1:
         raise InputError(f"{name}: stride {out.stride(-1)} in the last dimension where 1 is wanted")
     return out

@@ -116,7 +116,7 @@ def find_block(kind: str, name: str) -> type[Block]:
         return _REGISTRY[kind, name]
     except KeyError:
         allowed = sorted(n for k, n in _REGISTRY if k == kind)
-        raise SpecError(f"no {kind} block is called {name!r}", key="block", value=name, allowed=allowed, reason=f"blocks of the library under components/{kind}") from None
+        raise SpecError(f"no {kind} block is called {name!r}", key="block", value=name, allowed=allowed, reason="blocks of the library, and those whose modules were imported") from None
 
 
 def registered(kind: str | None = None) -> list[type[Block]]:

@@ -34,7 +34,6 @@ class DType(enum.Enum):
 
 
 class Place(enum.Enum):
-    GLOBAL = "global"
     SHARED = "shared"
     REGISTER = "register"
 
