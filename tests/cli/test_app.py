@@ -165,3 +165,14 @@ def test_a_target_that_cannot_run_is_one_line_and_nothing_falls_back(target: str
         pytest.skip("a Hopper GPU is here")
     assert main(["verify", "hy3/decode_bf16", "--target", target]) == UNAVAILABLE
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("mine")
+    assert main(["generate", "hy3/decode_bf16", "--target", "cpu", "--out", str(tmp_path / "file")]) == REFUSED
+    assert capsys.readouterr().err.strip() == f"{tmp_path / 'file'}: File exists"
+
+
+def test_an_unknown_target_leaves_no_folder(tmp_path: Path) -> None:
+    assert main(["generate", "hy3/decode_bf16", "--target", "nope", "--out", str(tmp_path / "out")]) == REFUSED
+    assert not (tmp_path / "out").exists()
