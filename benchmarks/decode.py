@@ -22,9 +22,10 @@ from benchmarks import compare, floor, workloads
 from benchmarks.compiling import compile_all
 from benchmarks.records import Record, command_line
 from benchmarks.timing import SPIN_CYCLES, Timer, capture
-from benchmarks.variants import Variant, parse_option, parse_variant
+from benchmarks.variants import Variant, parse_variant
 from benchmarks.watchdog import watch
 from tle_attn.build import has_hopper, versions
+from tle_attn.cli.options import read_setting
 from tle_attn.runtime import Plan
 from tle_attn.spec import Kernel
 from tle_attn.testing import WORKLOADS, DecodeProblem, relative_rms
@@ -50,7 +51,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
         parser.error(f"--samples {options.samples}: the median of fewer than 30 replays is not what the baseline is")
     options.cases = list(WORKLOADS) if "all" in options.cases else options.cases
     try:
-        shared = [parse_option(o) for o in options.options]
+        shared = [read_setting(o) for o in options.options]
         options.variants = [parse_variant(v, options.recipe, shared) for v in options.variant] or [Variant(options.recipe, options.recipe, tuple(shared))]
     except ValueError as error:
         parser.error(str(error))

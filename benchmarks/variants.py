@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable
 from typing import Any
 
 from attrs import frozen
 
 import tle_attn
+from tle_attn.cli.options import read_setting
 from tle_attn.spec import Kernel
 
 
@@ -25,22 +25,11 @@ class Variant:
         return tle_attn.load(self.recipe).set(dict(self.options)).kernel(**problem)
 
 
-def parse_option(text: str) -> tuple[str, Any]:
-    """"ring.stages=4" to ("ring.stages", 4): a TOML value, or a string where it is none."""
-    key, separator, value = text.partition("=")
-    if not separator or not key or not value:
-        raise ValueError(f"option {text!r}: KEY=VALUE is wanted, as ring.stages=4")
-    try:
-        return key, tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return key, value
-
-
 def parse_variant(text: str, recipe: str, shared: Iterable[tuple[str, Any]] = ()) -> Variant:
     """"deep:ring.stages=4,reduce.poll_above=0" to a variant; the key `recipe` chooses another recipe; `shared` options come first."""
     name, separator, options = text.partition(":")
     if not name or (separator and not options):
         raise ValueError(f"variant {text!r}: NAME or NAME:KEY=VALUE,KEY=VALUE is wanted")
-    merged = dict(shared) | dict(parse_option(part) for part in options.split(",") if part)
+    merged = dict(shared) | dict(read_setting(part) for part in options.split(",") if part)
     recipe = merged.pop("recipe", recipe)
     return Variant(name, recipe, tuple(merged.items()))

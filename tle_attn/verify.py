@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import random
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
@@ -101,10 +102,19 @@ def ragged_lengths(rng: random.Random, kernel: Kernel, *, batch: int, longest: i
     return lengths
 
 
-def problems(kernel: Kernel, *, seed: int, emulated: bool) -> list[tuple[str, DecodeProblem]]:
-    """Random problems for a kernel, with names: a few long sequences that are split and merged, and many short ones; both cache layouts."""
+def problem_for(kernel: Kernel, kv_lens: Iterable[int], kv_heads: int = 1, **options: Any) -> DecodeProblem:
+    """A random problem of the kernel's geometry and types; `options` are those of `make_decode_problem`."""
     from .testing import make_decode_problem
 
+    p = kernel.problem
+    return make_decode_problem(
+        kv_lens, query_tokens=p.query_tokens, heads=(p.group * kv_heads, kv_heads), head_dim=p.head_dim, page=p.page, dtype=p.dtype.value,
+        quant=quant_type(kernel), **options,
+    )
+
+
+def problems(kernel: Kernel, *, seed: int, emulated: bool) -> list[tuple[str, DecodeProblem]]:
+    """Random problems for a kernel, with names: a few long sequences that are split and merged, and many short ones; both cache layouts."""
     rng = random.Random(seed)
     window = oracle_options(kernel).get("window", 0)
     scale = 1 if emulated else 8
@@ -112,10 +122,7 @@ def problems(kernel: Kernel, *, seed: int, emulated: bool) -> list[tuple[str, De
     made = []
     for name, batch, longest, kv_heads, layout in shapes:
         lengths = ragged_lengths(rng, kernel, batch=batch, longest=longest)
-        problem = make_decode_problem(
-            lengths, query_tokens=kernel.problem.query_tokens, heads=(kv_heads * kernel.problem.group, kv_heads), head_dim=kernel.problem.head_dim,
-            page=kernel.problem.page, dtype=kernel.problem.dtype.value, quant=quant_type(kernel), layout=layout, seed=rng.randint(0, 2**31),
-        )
+        problem = problem_for(kernel, lengths, kv_heads, layout=layout, seed=rng.randint(0, 2**31))
         made.append((f"{name} sequences, {layout}, seed {seed}", problem))
     return made
 
@@ -190,4 +197,4 @@ def _run_one(kernel: Kernel, target: str, problem: DecodeProblem, options: dict[
     return error, None
 
 
-__all__ = ["EMULATED", "Verification", "oracle_options", "problems", "quant_type", "scales_of", "tolerance", "verify_kernel"]
+__all__ = ["EMULATED", "Verification", "oracle_options", "problem_for", "problems", "quant_type", "scales_of", "tolerance", "verify_kernel"]

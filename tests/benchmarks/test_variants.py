@@ -1,6 +1,7 @@
 import pytest
 
-from benchmarks.variants import Variant, parse_option, parse_variant
+from benchmarks.variants import Variant, parse_variant
+from tle_attn.cli.options import read_setting
 
 
 @pytest.mark.parametrize(
@@ -14,13 +15,13 @@ from benchmarks.variants import Variant, parse_option, parse_variant
     ],
 )
 def test_option(text, option):
-    assert parse_option(text) == option
+    assert read_setting(text) == option
 
 
 @pytest.mark.parametrize("text", ["ring.stages", "=4", "ring.stages="])
 def test_no_option(text):
     with pytest.raises(ValueError, match="KEY=VALUE"):
-        parse_option(text)
+        read_setting(text)
 
 
 def test_variant():

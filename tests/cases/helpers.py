@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -14,8 +13,9 @@ from tle_attn.runtime import Plan
 from tle_attn.runtime.decode import plan_decode
 from tle_attn.runtime.executors import EmulatedExecutor
 from tle_attn.spec import Kernel
-from tle_attn.testing import DecodeProblem, compare, compare_lse, make_decode_problem
-from tle_attn.verify import LSE_TOLERANCE, oracle_options, quant_type, scales_of, tolerance
+from tle_attn.testing import DecodeProblem, compare, compare_lse
+from tle_attn.verify import LSE_TOLERANCE, oracle_options, scales_of, tolerance
+from tle_attn.verify import problem_for as problem_for
 
 DYNAMIC, STATIC = "hy3/decode_bf16", "hy3/decode_bf16_static"
 FP8, FP8_PER_TOKEN = "hy3/decode_fp8", "hy3/decode_fp8_per_token"
@@ -33,13 +33,6 @@ Result = tuple[torch.Tensor, torch.Tensor | None]
 def kernel_of(recipe: str, options: dict[str, Any] | None = None, **problem: Any) -> Kernel:
     """A kernel that writes the log-sum-exp too, to base e if `options` do not say otherwise: so tests share few kernels, and all check it."""
     return tle_attn.load(recipe).set({"epilogue.lse": "e", **(options or {})}).kernel(**problem)
-
-
-def problem_for(kernel: Kernel, kv_lens: Iterable[int], kv_heads: int = 1, **options: Any) -> DecodeProblem:
-    """A random problem of the kernel's geometry and types."""
-    p = kernel.problem
-    geometry = {"query_tokens": p.query_tokens, "heads": (p.group * kv_heads, kv_heads), "head_dim": p.head_dim, "page": p.page}
-    return make_decode_problem(kv_lens, **geometry, dtype=p.dtype.value, quant=quant_type(kernel), **options)
 
 
 @cache

@@ -7,10 +7,11 @@ from typing import Any
 import torch
 
 from tests.gpu.kernels import Config
+from tle_attn import verify
 from tle_attn.runtime import Plan
 from tle_attn.spec import DType
-from tle_attn.testing import DecodeProblem, compare, compare_lse, make_decode_problem
-from tle_attn.verify import oracle_options, quant_type, tolerance
+from tle_attn.testing import DecodeProblem, compare, compare_lse
+from tle_attn.verify import oracle_options, tolerance
 
 #: fp8: the tensor core adds the products of e4m3 with about 14 bits, so a logit of 8 is off by up to 1e-3.
 LSE_ATOL = {DType.BF16: 5e-4, DType.FP8: 2e-3}
@@ -20,9 +21,7 @@ RAGGED = (64, 0, 1, 129, 63, 5003, 65, 127, 0, 128, 3, 4096, 2, 300)
 
 def problem_for(config: Config, kv_lens: Any = RAGGED, **options: Any) -> DecodeProblem:
     """A random problem of the config's geometry and types on the GPU."""
-    kernel = config.kernel()
-    geometry = {"query_tokens": config.query_tokens, "heads": config.heads, "page": config.page, "head_dim": kernel.problem.head_dim}
-    return make_decode_problem(kv_lens, **geometry, dtype=kernel.problem.dtype.value, quant=quant_type(kernel), device="cuda", **options)
+    return verify.problem_for(config.kernel(), kv_lens, config.kv_heads, device="cuda", **options)
 
 
 def run(plan: Plan, problem: DecodeProblem, out: torch.Tensor | None = None, **options: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -31,8 +30,7 @@ def run(plan: Plan, problem: DecodeProblem, out: torch.Tensor | None = None, **o
     lse = None
     if plan.kernel.mainloop.epilogue.lse != "none":
         lse = torch.full(out.shape[:2], torch.nan, device=out.device)
-    scales = {"q_scale": problem.q_scale, "k_scale": problem.k_scale, "v_scale": problem.v_scale} if problem.is_fp8 else {}
-    return plan.run(problem.q, problem.k_cache, problem.v_cache, problem.block_ids, problem.kv_lens, out=out, lse=lse, **scales, **options)
+    return plan.run(problem.q, problem.k_cache, problem.v_cache, problem.block_ids, problem.kv_lens, out=out, lse=lse, **verify.scales_of(problem), **options)
 
 
 def reference(plan: Plan, problem: DecodeProblem, **options: Any) -> tuple[torch.Tensor, torch.Tensor | None]:

@@ -114,8 +114,7 @@ def _run(kernel: Kernel, batch: Batch, seeds: int, stats: list[Any]) -> str | No
     from ..emu import EmulationError
     from ..runtime.decode import DecodePlan
     from ..runtime.executors import EmulatedExecutor
-    from ..spec import DType
-    from ..testing import make_decode_problem
+    from ..verify import problem_for, scales_of
 
     class Explorer(EmulatedExecutor):
         SMS, arithmetic = batch.sms, False
@@ -123,20 +122,17 @@ def _run(kernel: Kernel, batch: Batch, seeds: int, stats: list[Any]) -> str | No
         def launch(self, *args: Any) -> None:
             stats.append(super().launch(*args))
 
-    p = kernel.problem
     lengths = [max(n * TILE - 5 * (i % 3), 0) for i, n in enumerate(batch.tiles)]  # tiles that are full, and tiles that are not
-    quant = {} if p.dtype is not DType.FP8 else {"quant": 0 if kernel.mainloop.scale.KEY_SCALES else 1}
-    problem = make_decode_problem(lengths, query_tokens=p.query_tokens, heads=(p.group, 1), head_dim=p.head_dim, page=p.page, dtype=p.dtype.value, **quant)
-    scales = {name: getattr(problem, name) for name in ("q_scale", "k_scale", "v_scale")} if quant else {}
+    problem = problem_for(kernel, lengths)
     executor = Explorer(kernel, tle=False)
-    plan = DecodePlan(kernel=kernel, batch=len(lengths), query_heads=p.group, kv_heads=1, target="cpu", device=torch.device("cpu"), executor=executor)
+    plan = DecodePlan(kernel=kernel, batch=len(lengths), query_heads=kernel.problem.group, kv_heads=1, target="cpu", device=torch.device("cpu"), executor=executor)
     if kernel.mainloop.schedule.PLANNED:
         plan.schedule(problem.kv_lens)
     for seed in range(seeds):
         executor.seed = seed
         where = f"{batch.name}, of {', '.join(map(str, batch.tiles))} key tiles, schedule {seed}"
         try:
-            plan.run(problem.q, problem.k_cache, problem.v_cache, problem.block_ids, problem.kv_lens, scheduled=kernel.mainloop.schedule.PLANNED, **scales)
+            plan.run(problem.q, problem.k_cache, problem.v_cache, problem.block_ids, problem.kv_lens, scheduled=kernel.mainloop.schedule.PLANNED, **scales_of(problem))
         except EmulationError as error:
             return f"{where}: {type(error).__name__}: {error}"
         if plan.workspace["counters"].any():

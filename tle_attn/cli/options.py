@@ -22,7 +22,7 @@ def read_setting(text: str) -> tuple[str, Any]:
     """
     key, equals, value = text.partition("=")
     key, value = key.strip(), value.strip()
-    if not equals or not key:
+    if not equals or not key or not value:
         raise SpecError(f"--set {text!r} sets nothing", allowed="KEY=VALUE, for example --set ring.stages=2")
     try:
         return key, tomllib.loads(f"value = {value}")["value"]

@@ -10,7 +10,7 @@ import statistics
 from typing import TYPE_CHECKING, Any
 
 from ..errors import TargetUnavailable
-from ..verify import oracle_options, quant_type, scales_of
+from ..verify import oracle_options, problem_for, scales_of
 from .floor import Workload, work_of
 from .table import Table
 
@@ -55,15 +55,9 @@ def median_us(launch: Any) -> float:
 def time_kernel(kernel: Kernel, workload: Workload) -> float:
     """Microseconds of a decode kernel on a workload, inputs warm in L2."""
     from ..runtime import plan
-    from ..testing import make_decode_problem
 
-    problem = kernel.problem
-    heads = (workload.kv_heads * problem.group, workload.kv_heads)
-    case = make_decode_problem(
-        workload.kv_lens, query_tokens=problem.query_tokens, heads=heads, head_dim=problem.head_dim, page=problem.page,
-        dtype=problem.dtype.value, quant=quant_type(kernel), device="cuda",
-    )
-    made = plan(kernel, batch=len(workload.kv_lens), query_heads=heads[0], kv_heads=heads[1])
+    case = problem_for(kernel, workload.kv_lens, workload.kv_heads, device="cuda")
+    made = plan(kernel, batch=len(workload.kv_lens), query_heads=workload.kv_heads * kernel.problem.group, kv_heads=workload.kv_heads)
     planned = kernel.mainloop.schedule.PLANNED
     if planned:
         made.schedule(case.kv_lens)

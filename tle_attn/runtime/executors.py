@@ -23,7 +23,7 @@ TARGETS = ("gluon", "tle", "cpu", "tle-emulated")
 
 
 @lru_cache
-def _folder() -> Path:
+def scratch_folder() -> Path:
     """Generated modules of this process that no compile cache keeps."""
     folder = Path(tempfile.mkdtemp(prefix="tle_attn_"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -32,7 +32,7 @@ def _folder() -> Path:
 
 def module_file(generated: Generated) -> Path:
     """The generated module as a file (tracebacks and emulation reports quote its lines)."""
-    file = _folder() / f"{generated.module_name}.py"
+    file = scratch_folder() / f"{generated.module_name}.py"
     if not file.exists():
         file.write_text(generated.text)
     return file

@@ -11,10 +11,7 @@ run_kernel(kernel, {"k_desc": cache, "out": out}, grid=(4,))
 from __future__ import annotations
 
 import ast
-import atexit
 import hashlib
-import shutil
-import tempfile
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -24,6 +21,7 @@ from typing import Any
 from attrs import field, frozen
 
 from tle_attn.codegen import source as src
+from tle_attn.runtime.executors import scratch_folder
 from tle_attn.spec import Argument, Block, BoxDescriptor, Constant, DType, Kernel, Mainloop, Problem, Resources, Role
 
 
@@ -61,17 +59,10 @@ class Harness(Mainloop):
         return "one test"
 
 
-@lru_cache
-def _folder() -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="tle_attn_test_"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
-
-
 @lru_cache(maxsize=256)
 def harness_class(text: str) -> type[Harness]:
     """The mainloop class with this text."""
-    file = _folder() / f"test_{hashlib.sha256(text.encode()).hexdigest()[:12]}.py"
+    file = scratch_folder() / f"test_{hashlib.sha256(text.encode()).hexdigest()[:12]}.py"
     file.write_text(text)
     return type("Harness", (Harness,), {"FILE": file, "__slots__": ()})
 

@@ -13,6 +13,7 @@ from tle_attn.components.scores.soft_cap import SoftCap
 from tle_attn.errors import ResourceError
 from tle_attn.spec import Kernel, Problem
 from tle_attn.testing import compare, compare_lse, make_decode_problem
+from tle_attn.verify import problem_for, scales_of
 
 LENGTHS = [1, 63, 64, 65, 130, 0, 700]
 
@@ -20,26 +21,14 @@ LENGTHS = [1, 63, 64, 65, 130, 0, 700]
 def check(kernel: Kernel, target: str, seed: int, *, lengths=LENGTHS, kv_heads: int = 1, layout: str = "NHD", lse_base: str | None = None, **options) -> None:
     """Run a kernel composed in Python on a ragged batch and compare it with the oracle."""
     p, device = kernel.problem, "cuda" if target == "gluon" else "cpu"
-    fp8 = {"dtype": "fp8", "quant": 0 if kernel.mainloop.scale.KEY_SCALES else 1} if p.dtype.value == "fp8" else {}
-    problem = make_decode_problem(
-        lengths,
-        query_tokens=p.query_tokens,
-        heads=(p.group * kv_heads, kv_heads),
-        head_dim=p.head_dim,
-        page=p.page,
-        layout=layout,
-        seed=seed,
-        device=device,
-        **fp8,
-    )
+    problem = problem_for(kernel, lengths, kv_heads, layout=layout, seed=seed, device=device)
     plan = tle_attn.plan(kernel, batch=len(lengths), query_heads=p.group * kv_heads, kv_heads=kv_heads, target=target, seed=seed)
-    scales = {name: getattr(problem, name) for name in ("q_scale", "k_scale", "v_scale")} if fp8 else {}
     out = problem.new_output()
-    _, lse = plan.run(problem.q, problem.k_cache, problem.v_cache, problem.block_ids, problem.kv_lens, out=out, **scales)
+    _, lse = plan.run(problem.q, problem.k_cache, problem.v_cache, problem.block_ids, problem.kv_lens, out=out, **scales_of(problem))
     ref, ref_lse = problem.reference(lse_base=lse_base, **options)
-    compare(out, ref, rms=2e-2 if fp8 else 3e-3, name_row=problem.name_row)
+    compare(out, ref, rms=2e-2 if problem.is_fp8 else 3e-3, name_row=problem.name_row)
     if lse_base:
-        compare_lse(lse, ref_lse, atol=2e-2 if fp8 else 1e-3, name_row=problem.name_row)
+        compare_lse(lse, ref_lse, atol=2e-2 if problem.is_fp8 else 1e-3, name_row=problem.name_row)
 
 
 def kernel_of(problem: Problem, **slots) -> Kernel:
