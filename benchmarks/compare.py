@@ -15,7 +15,7 @@ from attrs import frozen
 
 from benchmarks.records import read
 
-#: The CUDA reference's operators, timed on an H200 with the method of `benchmarks.timing`.
+#: The CUDA reference's operators, timed on an H200 with the method of `tle_attn.report.timing`.
 BASELINE = Path(__file__).with_name("baselines") / "hpc_ops_h200.json"
 
 Key = tuple[Any, ...]

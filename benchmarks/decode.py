@@ -1,6 +1,6 @@
 """Time decode recipes on the benchmark's workloads: `python -m benchmarks.decode --recipe hy3/decode_bf16 --out FILE`.
 
-Every case is checked against the float64 oracle first, its output poisoned.  Times are of one call in a CUDA graph (benchmarks/timing.py):
+Every case is checked against the float64 oracle first, its output poisoned.  Times are of one call in a CUDA graph (tle_attn/report/timing.py):
 `us` and `us_cold` of the attention kernel alone with a task map made before (as the baseline's), `us_plan` of the planner, `us_with_plan` of
 both.  Every time has the launch of a graph inside.  Exit status: 0, or 1 if a case was wrong or failed, 3 after a hang, 4 after a CUDA error.
 """
@@ -21,11 +21,11 @@ import tle_attn
 from benchmarks import compare, floor, workloads
 from benchmarks.compiling import compile_all
 from benchmarks.records import Record, command_line
-from benchmarks.timing import SPIN_CYCLES, Timer, capture
 from benchmarks.variants import Variant, parse_variant
 from benchmarks.watchdog import watch
 from tle_attn.build import has_hopper, versions
 from tle_attn.cli.options import read_setting
+from tle_attn.report.timing import SPIN_CYCLES, Timer, capture
 from tle_attn.runtime import Plan
 from tle_attn.spec import Kernel
 from tle_attn.testing import WORKLOADS, DecodeProblem, relative_rms

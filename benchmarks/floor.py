@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from attrs import frozen
 
-from benchmarks.timing import Timer, capture
 from benchmarks.watchdog import watch
 from tle_attn.build import Descriptor, compile_module, descriptor
+from tle_attn.report.timing import Timer, capture
 from tle_attn.testing import DecodeProblem
 
 #: Bytes of pages in flight per SM; all of these shapes measure within a few percent of each other, and the best counts.

@@ -18,9 +18,9 @@ import torch
 from benchmarks import compare, floor, workloads
 from benchmarks.decode import line, table
 from benchmarks.records import Record, command_line
-from benchmarks.timing import Timer, capture
 from benchmarks.watchdog import watch
 from tle_attn.build import versions
+from tle_attn.report.timing import Timer, capture
 from tle_attn.testing import WORKLOADS, DecodeProblem, relative_rms
 
 #: Relative RMS error: rounding P and the output to bf16 gives 2e-3.

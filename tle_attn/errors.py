@@ -2,7 +2,31 @@
 
 from __future__ import annotations
 
+import enum
+import json
 from typing import Any
+
+
+def written(value: Any) -> str:
+    """A spec value as a recipe writes it, in TOML; None, which TOML has no word for, is "not set"."""
+    if isinstance(value, enum.Enum):
+        value = value.value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(written, value))}]"
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{k} = {written(v)}' for k, v in value.items())} }}"
+    return "not set" if value is None else str(value)
+
+
+def plain(value: Any) -> str:
+    """The same, words without quotes: for lists and tables."""
+    if isinstance(value, enum.Enum):
+        value = value.value
+    return value if isinstance(value, str) else written(value)
 
 
 class TleAttnError(Exception):
@@ -42,9 +66,9 @@ class SpecError(TleAttnError, ValueError):
         where = ": ".join(x for x in (self.file, self.key) if x)
         parts = [f"{where}: {self.message}" if where else self.message]
         if self.value is not SpecError.MISSING:
-            parts.append(f"  value    {self.value!r}")
+            parts.append(f"  value    {written(self.value)}")
         if self.allowed is not None:
-            allowed = self.allowed if isinstance(self.allowed, str) else ", ".join(map(str, self.allowed))
+            allowed = self.allowed if isinstance(self.allowed, str) else ", ".join(map(plain, self.allowed))
             parts.append(f"  allowed  {allowed}")
         if self.reason:
             parts.append(f"  because  {self.reason}")

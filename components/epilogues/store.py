@@ -10,7 +10,7 @@ import math
 from attrs import field, frozen
 
 from tle_attn.dialect import as_int64, fdiv, jit, log2, store, where
-from tle_attn.errors import SpecError
+from tle_attn.errors import SpecError, written
 from tle_attn.spec import Argument, Block, Constant, Function, Problem
 from tle_attn.spec.problem import one_of
 from tle_attn.spec.types import DType
@@ -32,7 +32,7 @@ class StoreEpilogue(Block):
     @lse.validator
     def _check_lse(self, attribute: object, value: object) -> None:
         if value not in ("none", "e", "2"):
-            raise SpecError(f"lse cannot be {value!r}", key="lse", value=value, allowed=("none", "e", "2"),
+            raise SpecError(f"lse cannot be {written(value)}", key="lse", value=value, allowed=("none", "e", "2"),
                             reason="a log-sum-exp is only useful with its base, and both bases are in use: name it")
 
     def constants(self, problem: Problem) -> dict[str, Constant]:

@@ -39,6 +39,11 @@ def test_help_imports_no_compiler() -> None:
     assert time.perf_counter() - start < 5.0  # 0.3 s on an idle machine
 
 
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == OK
+    assert capsys.readouterr().out.strip() == f"tle-attn {tle_attn.__version__}"
+
+
 def test_explain_shows_every_part(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "variants/decode_bf16_window", "--set", "ring.stages=2"]) == OK
     out = capsys.readouterr().out
@@ -128,7 +133,10 @@ def test_new_never_overwrites(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ("arguments", "told"),
     [
         (["explain", "hy3/decode_bf17"], ["hy3/decode_bf17", "hy3/decode_bf16_static"]),
-        (["explain", "hy3/decode_bf16", "--set", "ring.stages=99"], ["ring.stages", "99", "1 to 16"]),
+        (["explain", "hy3/decode_bf16", "--set", "ring.stages=99"], ["decode_bf16.toml with ring.stages = 99", "1 to 16"]),
+        (["bench", "nope"], ["nope", "hy3/decode_bf16_static"]),
+        (["bench", "hy3/decode_bf16", "--workload", "nope"], ["nope", "uniform_4096"]),
+        (["verify", "hy3/decode_bf16", "--target", "nope"], ["nope", "gluon, tle, cpu, tle-emulated"]),
         (["explain", "hy3/decode_bf16", "--set", "ring.stage=2"], ["ring.stage", "did you mean 'stages'"]),
         (["explain", "hy3/decode_bf16", "--set", "stages"], ["stages", "KEY=VALUE"]),
         (["explain", "hy3/decode_bf16", "--workload", "none"], ["none", "uniform_4096"]),

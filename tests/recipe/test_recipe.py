@@ -52,6 +52,9 @@ class TestLibrary:
 
 
 class TestFile:
+    def test_summary_is_text(self, write):
+        fails(lambda: load(write("mine", 'summary = 7\nextends = "hy3/decode_bf16"')), "mine.toml: summary: summary is one line of text", "value    7")
+
     def test_one_of_everything(self, write):
         recipe = load(write("mine", """
             summary = "Mine"
@@ -100,18 +103,18 @@ class TestFile:
         ("[ring]\nstage = 3", ("ring.stage: mbarrier has no option 'stage'; did you mean 'stages'?", "value    3", "allowed  stages", "would not use is an error")),
         ("[ring]\nreaders = 2", ("ring.readers: mbarrier has no option 'readers'",)),  # for tests only
         ("[ring]\nstages = 0", ("ring.stages: stages cannot be 0", "allowed  an integer from 1 to 16", "because  tiles in flight")),
-        ('[ring]\nstages = "3"', ("ring.stages: '3' is not an integer",)),
-        ("[ring]\nstages = true", ("ring.stages: True is not an integer",)),
+        ('[ring]\nstages = "3"', ('ring.stages: "3" is not an integer',)),
+        ("[ring]\nstages = true", ("ring.stages: true is not an integer",)),
         ("[ring]\nstages = 3.0", ("ring.stages: 3.0 is not an integer",)),
         ('[ring]\nblock = "mbarier"', ("ring.block: no ring block is called 'mbarier'", "allowed  mbarrier")),
         ("ring = [1]", ("ring: ring must be a table", '[ring] with block = "..."')),
         ("[score]\nblock = 'soft_cap'", ("score: score holds several blocks", "[[score]] tables")),
         ("[[score]]\ncap = 3.0", ("score[0].block: score[0] does not say which block it is", "allowed ", "soft_cap")),
         ('[[score]]\nblock = "soft_cap"', ("score[0].cap: soft_cap needs the option 'cap'", "because  Soft cap of the logits")),
-        ('[[score]]\nblock = "soft_cap"\ncap = "big"', ("score[0].cap: 'big' is not a number",)),
+        ('[[score]]\nblock = "soft_cap"\ncap = "big"', ('score[0].cap: "big" is not a number',)),
         ('[[score]]\nblock = "soft_cap"\ncap = 1.0\n[[score]]\nblock = "soft_cap"\ncap = -1', ("score[1].cap: cap cannot be -1",)),
         ("[problem]\npage = 48", ("problem.page: page cannot be 48", "allowed  16, 32, 64, 128", "because  a key tile has 64 tokens")),
-        ('[problem]\ndtype = "bf17"', ("problem.dtype: no element type is called 'bf17'", "bf16, f16, f32, fp8")),
+        ('[problem]\ndtype = "bf17"', ('problem.dtype: no element type is called "bf17"', "bf16, f16, f32, fp8")),
         ("[problem]\npages = 64", ("problem.pages: Problem has no option 'pages'; did you mean 'page'?",)),
         ("[problem]\nquery_tokens = 3\ngroup = 32", ("problem.group: 3 query tokens x 32 heads are 96 query rows", "query_tokens * group <= 64")),
         ("[epilogue]\nlse = 2", ("epilogue.lse: 2 is not a string",)),
@@ -199,7 +202,7 @@ class TestAxes:
     def test_a_wrong_value_is_found_at_its_point(self, write):
         recipe = load(write("a", '[axes]\n"problem.page" = [64, 48]\n[mainloop]\nblock = "decode"'))
         recipe.kernel()
-        fails(lambda: recipe.kernel({"problem.page": 48}), "a.toml: problem.page: page cannot be 48")
+        fails(lambda: recipe.kernel({"problem.page": 48}), "a.toml with problem.page = 48: problem.page: page cannot be 48")
 
 
 class TestSet:
@@ -226,9 +229,9 @@ class TestSet:
         fails(lambda: load("variants/decode_bf16_soft_cap").set({key: 3}), *parts)
 
     @pytest.mark.parametrize("key,parts", [
-        ("ring.stages", ("decode_bf16.toml: ring.stages: 'x' is not an integer",)),
-        ("ring.stage", ("decode_bf16.toml: ring.stage: mbarrier has no option",)),
-        ("rings.stages", ("decode_bf16.toml: rings: mainloop decode has no slot",)),
+        ("ring.stages", ('decode_bf16.toml with ring.stages = "x": ring.stages: "x" is not an integer',)),
+        ("ring.stage", ('decode_bf16.toml with ring.stage = "x": ring.stage: mbarrier has no option',)),
+        ("rings.stages", ('decode_bf16.toml with rings.stages = "x": rings: mainloop decode has no slot',)),
     ])  # fmt: skip
     def test_values_are_checked_when_the_kernel_is_made(self, key, parts):
         fails(load("hy3/decode_bf16").set({key: "x"}).kernel, *parts)
@@ -238,3 +241,21 @@ def test_recipes_compare_by_content():
     assert load("hy3/decode_bf16") == load("hy3/decode_bf16")
     assert load("hy3/decode_bf16") != load("hy3/decode_bf16_static")
     assert isinstance(load("hy3/decode_bf16"), Recipe)
+
+
+class TestWhereAnErrorComesFrom:
+    """The file alone is named for what it says itself; what was set since it was read is told with it."""
+
+    def test_the_file(self, write):
+        path = write("mine", 'extends = "hy3/decode_bf16"\n[ring]\nstages = 99')
+        assert str(fails(lambda: load(path).kernel(), "99")).startswith(f"{path}: ring.stages: ")
+
+    def test_what_was_set(self, write):
+        path = write("mine", 'extends = "hy3/decode_bf16"')
+        fails(lambda: load(path).set({"ring.stages": 99, "score": []}).kernel(), "is no option")
+        error = fails(lambda: load(path).set({"ring.stages": 99}).kernel(page=16), "99")
+        assert str(error).startswith(f"{path} with ring.stages = 99, problem.page = 16: ring.stages: ")
+
+    def test_checks_of_a_whole_kernel(self, write):
+        error = fails(lambda: load("hy3/decode_bf16").set({"ring.stages": 9}).kernel(), "bytes of shared memory")
+        assert "decode_bf16.toml with ring.stages = 9: " in str(error)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tle_attn.errors import SpecError
+from tle_attn.errors import SpecError, written
 from tle_attn.spec import DType, Problem
 
 
@@ -11,7 +11,7 @@ from tle_attn.spec import DType, Problem
     ("page", 64.0, "16, 32, 64, 128"),
     ("page", "64", "16, 32, 64, 128"),
     ("head_dim", 96, "64, 128, 256"),
-    ("dtype", DType.F32, "DType.BF16, DType.FP8"),
+    ("dtype", DType.F32, "bf16, fp8"),
     ("group", 0, "an integer from 1 up"),
     ("group", True, "an integer from 1 up"),
     ("group", 2.0, "an integer from 1 up"),
@@ -23,7 +23,7 @@ def test_refused_values(key, value, allowed):
         Problem(**{key: value})
     error = caught.value
     assert (error.key, error.value, error.reason is not None) == (key, value, True)
-    assert f"  value    {value!r}" in str(error) and f"  allowed  {allowed}" in str(error) and "  because  " in str(error)
+    assert f"  value    {written(value)}" in str(error) and f"  allowed  {allowed}" in str(error) and "  because  " in str(error)
 
 
 def test_rows_fill_at_most_64_columns():

@@ -19,9 +19,25 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Compose, check, generate, verify and compile attention kernels for NVIDIA Hopper.  Only bench needs a GPU.",
-    epilog="Exit status: 0 done, 1 a result is wrong, 2 the input was refused, 3 it cannot run on this machine.",
+    help="Compose, check, generate, verify and compile attention kernels for NVIDIA Hopper.  A GPU is needed by bench, and by verify for the targets gluon and tle.",
+    epilog="Exit status: 0 done, 1 a result is wrong, 2 the input was refused (no such recipe, option, value or target, or blocks that do not fit), 3 it cannot run on this machine.",
 )
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        from .. import __version__
+
+        print(f"tle-attn {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def every_command(
+    version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")] = False,
+) -> None:
+    pass
+
 
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe of the library (see `tle-attn list`) or a .toml file.", show_default=False)]
 Settings = Annotated[
@@ -44,13 +60,13 @@ def _kernels(recipe: Recipe, all_points: bool) -> list[tuple[str, Any]]:
 @app.command("list")
 def list_command() -> None:
     """List the recipes of the library."""
+    from ..errors import plain
     from ..recipe import list_recipes, load
-    from ..report.compare import show
     from ..report.table import Table
     from .printing import show_table
 
     recipes = [load(name) for name in list_recipes()]
-    rows = [(r.name, r.summary, "\n".join(f"{k} = {', '.join(map(show, v))}" for k, v in r.axes.items())) for r in recipes]
+    rows = [(r.name, r.summary, "\n".join(f"{k} = {', '.join(map(plain, v))}" for k, v in r.axes.items())) for r in recipes]
     show_table(Table("", ("recipe", "summary", "variant axes"), rows))
 
 
@@ -103,8 +119,12 @@ def verify(
 ) -> None:
     """Run a recipe on random ragged problems and compare with the float64 oracle; in emulation, explore its barrier protocol too."""
     from ..checks import explore
+    from ..runtime.executors import TARGETS, unknown_target
     from ..verify import EMULATED, tolerance, verify_kernel
 
+    for where in target:
+        if where not in TARGETS:
+            raise unknown_target(where)
     wrong = False
     for name, kernel in _kernels(read_recipe(recipe, settings), all_points):
         for where in target:
@@ -149,11 +169,15 @@ def bench(
     workload: Annotated[list[str], typer.Option(metavar="NAME", help="Workloads of the benchmark; all if not given.  Repeatable.")] = [],
 ) -> None:
     """Time a recipe on the GPU (CUDA-graph replays, inputs warm in L2)."""
+    from ..report import Workload
     from ..report.bench import bench_table, require_gpu
+    from ..testing import WORKLOADS
     from .printing import show_table
 
-    require_gpu()
-    show_table(bench_table(_kernels(read_recipe(recipe, settings), all_points), workload))
+    kernels = _kernels(read_recipe(recipe, settings), all_points)
+    workloads = [Workload.named(name) for name in workload or WORKLOADS]
+    require_gpu("bench")
+    show_table(bench_table(kernels, workloads))
 
 
 @app.command()

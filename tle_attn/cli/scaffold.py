@@ -6,9 +6,9 @@ import json
 import re
 from pathlib import Path
 
-from ..errors import SpecError
+from ..errors import SpecError, written
 from ..recipe import load
-from ..report.compare import recipe_options, show
+from ..report.compare import recipe_options
 
 _NAME = re.compile(r"[A-Za-z_]\w*(?:[/-][A-Za-z_0-9]\w*)*")
 
@@ -32,18 +32,14 @@ def write_recipe(name: str, parent: str, folder: Path) -> Path:
     extends = base.name if parent == base.name else str(Path(parent).resolve())
     lines = [f"summary = {json.dumps(f'{base.summary}, changed')}", f"extends = {json.dumps(extends)}", ""]
     lines += ["# Options of the parent, each with its value there.  Take away a # and change the value;", f"# `tle-attn explain {file}` shows what comes out."]
-    lines += ["", "# [problem]"] + [f"# {key} = {_toml(getattr(kernel.problem, key))}" for key in ("dtype", "head_dim", "group", "query_tokens", "page")]
+    lines += ["", "# [problem]"] + [f"# {key} = {written(getattr(kernel.problem, key))}" for key in ("dtype", "head_dim", "group", "query_tokens", "page")]
     slots = type(kernel.mainloop).slots()
     for where, block in kernel.blocks:
         many = where.split("[")[0] in slots and slots[where.split("[")[0]][1]
         table = f"[[{where.split('[')[0]}]]" if many else f"[{where}]"
         lines += ["", f"# {table}  # {block.title()}", f'# block = "{block.NAME}"']
-        lines += [f"# {key} = {_toml(value)}" for key, value in recipe_options(block).items() if value is not None]
+        lines += [f"# {key} = {written(value)}" for key, value in recipe_options(block).items() if value is not None]
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("\n".join(lines) + "\n")
     load(file).kernel()
     return file
-
-
-def _toml(value: object) -> str:
-    return show(value) if isinstance(value, (bool, int, float)) else json.dumps(show(value))

@@ -11,7 +11,7 @@ from typing import Any, Iterator
 
 from attrs import evolve, field, frozen
 
-from ..errors import SpecError
+from ..errors import SpecError, written
 from ..spec import Kernel
 from .structure import structure_kernel
 
@@ -30,6 +30,7 @@ class Recipe:
         parents: names of the recipes it extends, nearest first.
         tables: the merged tables, as in TOML.
         axes: variant axes, {dotted key: values}; the first value of each is the default point.
+        settings: options set since it was read, {dotted key: value}.
     """
 
     name: str
@@ -38,13 +39,22 @@ class Recipe:
     parents: tuple[str, ...] = ()
     tables: dict[str, Any] = field(factory=dict)
     axes: dict[str, tuple[Any, ...]] = field(factory=dict)
+    settings: dict[str, Any] = field(factory=dict, eq=False)
+
+    @property
+    def origin(self) -> str | None:
+        """Where its options come from, for errors: the file, and what was set since."""
+        if not self.settings:
+            return self.file
+        return f"{self.file or self.name} with {', '.join(f'{key} = {written(value)}' for key, value in self.settings.items())}"
 
     def set(self, options: dict[str, Any]) -> Recipe:
         """The recipe with options replaced: {"ring.stages": 4, "score[0].cap": 30.0}.  An axis that is set is an axis no more."""
         tables = copy.deepcopy(self.tables)
         for key, value in options.items():
             _assign(tables, key, value, self.file)
-        return evolve(self, tables=tables, axes={k: v for k, v in self.axes.items() if k not in options})
+        axes = {k: v for k, v in self.axes.items() if k not in options}
+        return evolve(self, tables=tables, axes=axes, settings={**self.settings, **options})
 
     def points(self) -> Iterator[dict[str, Any]]:
         """Every point of the variant axes, the default first."""
@@ -53,13 +63,14 @@ class Recipe:
 
     def kernel(self, point: dict[str, Any] | None = None, **problem: Any) -> Kernel:
         """The checked kernel of a point (default: the first value of every axis); keyword arguments set keys of [problem]."""
-        options = {k: v[0] for k, v in self.axes.items()} | dict(point or {}) | {f"problem.{k}": v for k, v in problem.items()}
-        recipe = self.set(options)
+        options = dict(point or {}) | {f"problem.{k}": v for k, v in problem.items()}
+        recipe = self.set({k: v[0] for k, v in self.axes.items()} | options)
+        origin = evolve(self, settings={**self.settings, **options}).origin
         try:
             spec, mainloop = structure_kernel(recipe.tables)
         except SpecError as error:
-            raise error.located(file=self.file)
-        return Kernel(name=self.name, problem=spec, mainloop=mainloop, summary=self.summary, file=self.file)
+            raise error.located(file=origin)
+        return Kernel(name=self.name, problem=spec, mainloop=mainloop, summary=self.summary, file=origin)
 
     def plan(self, **kwargs: Any) -> Any:
         """See `tle_attn.plan`."""
@@ -76,7 +87,7 @@ def _assign(tables: dict[str, Any], key: str, value: Any, file: str | None) -> N
     parts = key.split(".")
     matches = [_KEY.match(p) for p in parts]
     if len(parts) < 2 or not all(matches):
-        raise SpecError(f"{key!r} is no option", key=key, value=value, allowed="SLOT.OPTION, or SLOT[INDEX].OPTION where a slot holds several blocks", file=file)
+        raise SpecError(f"{key!r} is no option", key=key, value=value, allowed="SLOT.OPTION, or SLOT[INDEX].OPTION where a slot holds several blocks")
     node: Any = tables
     for match in matches[:-1]:
         name, index = match.groups()
@@ -137,6 +148,8 @@ def _read(file: Path, seen: tuple[Path, ...]) -> Recipe:
     root = library()
     name = str(file.relative_to(root).with_suffix("")) if file.is_relative_to(root) else file.stem
     header = {k: data.pop(k) for k in HEADER if k in data}
+    if not isinstance(header.get("summary", ""), str):
+        raise SpecError("summary is one line of text", key="summary", value=header["summary"], allowed="a string", file=str(file))
     for key, value in data.items():
         if not isinstance(value, (dict, list)):
             raise SpecError(f"{key} is no table", key=key, value=value, allowed=["summary", "extends", "[axes]", "[problem]", "[mainloop]", "one table per slot"], file=str(file))
@@ -155,7 +168,7 @@ def _read(file: Path, seen: tuple[Path, ...]) -> Recipe:
     fixed = {f"{t}.{k}" for t, table in data.items() if isinstance(table, dict) for k in table}
     axes = {k: v for k, v in axes.items() if k not in fixed or k in header.get("axes", {})}
     parents = (parent.name, *parent.parents) if parent else ()
-    return Recipe(name=name, file=str(file), summary=str(header.get("summary", "")), parents=parents, tables=tables, axes=axes)
+    return Recipe(name=name, file=str(file), summary=header.get("summary", ""), parents=parents, tables=tables, axes=axes)
 
 
 def _axes(table: Any, file: str) -> dict[str, tuple[Any, ...]]:

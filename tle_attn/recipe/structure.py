@@ -8,14 +8,14 @@ from typing import Any
 import cattrs
 from attrs import fields_dict, resolve_types
 
-from ..errors import SpecError
+from ..errors import SpecError, written
 from ..spec import Block, DType, Mainloop, Problem, find_block
 
 
 def _strict(kind: type, words: str, also: tuple[type, ...] = ()) -> Any:
     def hook(value: Any, _: Any) -> Any:
         if isinstance(value, bool) and kind is not bool or not isinstance(value, (kind, *also)):
-            raise SpecError(f"{value!r} is not {words}", value=value, allowed=words)
+            raise SpecError(f"{written(value)} is not {words}", value=value, allowed=words)
         return kind(value)
 
     return hook
@@ -25,7 +25,7 @@ def _dtype(value: Any, _: Any) -> DType:
     try:
         return DType(value)
     except ValueError:
-        raise SpecError(f"no element type is called {value!r}", value=value, allowed=[d.value for d in DType]) from None
+        raise SpecError(f"no element type is called {written(value)}", value=value, allowed=[d.value for d in DType]) from None
 
 
 _converter = cattrs.Converter(detailed_validation=False)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
-import enum
 from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, fields, frozen
+
+from ..errors import plain
 
 if TYPE_CHECKING:
     from ..recipe import Recipe
@@ -27,10 +28,10 @@ class Difference:
 
 def flat_spec(kernel: Kernel) -> dict[str, str]:
     """{dotted key: value} of everything that a recipe can say about this kernel, defaults included."""
-    flat = {f"problem.{k}": show(v) for k, v in asdict(kernel.problem).items()}
+    flat = {f"problem.{k}": plain(v) for k, v in asdict(kernel.problem).items()}
     for where, block in kernel.blocks:
         flat[where] = block.NAME
-        flat |= {f"{where}.{k}": show(v) for k, v in recipe_options(block).items()}
+        flat |= {f"{where}.{k}": plain(v) for k, v in recipe_options(block).items()}
     return flat
 
 
@@ -39,18 +40,9 @@ def recipe_options(block: Block) -> dict[str, Any]:
     return {a.name: getattr(block, a.name) for a in fields(type(block)) if not {"slot", "testing"} & set(a.metadata)}
 
 
-def show(value: Any) -> str:
-    """A spec value as a recipe would write it; TOML has no word for None."""
-    if value is None:
-        return "not set"
-    if isinstance(value, enum.Enum):
-        return str(value.value)
-    return {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)
-
-
 def differences(a: Recipe, b: Recipe) -> list[Difference]:
     """Keys in which the default points of two recipes, or their variant axes, differ."""
-    left, right = (flat_spec(r.kernel()) | {f"axes.{k}": ", ".join(map(show, v)) for k, v in r.axes.items()} for r in (a, b))
+    left, right = (flat_spec(r.kernel()) | {f"axes.{k}": ", ".join(map(plain, v)) for k, v in r.axes.items()} for r in (a, b))
     keys = list(dict.fromkeys([*left, *right]))
     return [Difference(k, left.get(k, ABSENT), right.get(k, ABSENT)) for k in keys if left.get(k) != right.get(k)]
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from ..checks import explore
 from ..checks.resources import register_cap, register_table, shared_limit, shared_table
 from ..codegen import generate
+from ..errors import plain
 from ..spec.resources import REGISTERS_PER_SM
 from ..verify import oracle_options
-from .compare import differences, recipe_options, show
+from .compare import differences, recipe_options
 from .floor import Workload, work_of
 from .table import Table
 
@@ -44,14 +45,14 @@ def head(recipe: Recipe, kernel: Kernel) -> Table:
     rows = [("summary", recipe.summary), ("file", recipe.file or "composed in Python")]
     if recipe.parents:
         rows.append(("extends", " <- ".join(recipe.parents)))
-    rows += [(f"problem.{a}", show(getattr(kernel.problem, a))) for a in ("dtype", "head_dim", "group", "query_tokens", "page")]
-    rows += [(f"axis {key}", ", ".join(map(show, values))) for key, values in recipe.axes.items()]
+    rows += [(f"problem.{a}", plain(getattr(kernel.problem, a))) for a in ("dtype", "head_dim", "group", "query_tokens", "page")]
+    rows += [(f"axis {key}", ", ".join(map(plain, values))) for key, values in recipe.axes.items()]
     return Table(recipe.name, ("", ""), rows, "The tables below are for the first value of every axis; --set chooses another." if recipe.axes else "")
 
 
 def blocks(kernel: Kernel) -> Table:
     """Blocks in recipe order with all options."""
-    rows = [(where, b.NAME, "\n".join(f"{k} = {show(v)}" for k, v in recipe_options(b).items()), b.title()) for where, b in kernel.blocks]
+    rows = [(where, b.NAME, "\n".join(f"{k} = {plain(v)}" for k, v in recipe_options(b).items()), b.title()) for where, b in kernel.blocks]
     return Table("Blocks", ("slot", "block", "options", "what it is"), rows)
 
 

@@ -15,9 +15,8 @@ from attrs import evolve, frozen
 
 from ..checks import ProtocolReport, explore
 from ..codegen.link import GENERATED
-from ..errors import SpecError, TleAttnError
+from ..errors import SpecError, TleAttnError, plain
 from ..verify import EMULATED, Verification, oracle_options, tolerance, verify_kernel
-from .compare import show
 from .facts import facts_of, facts_table
 from .floor import Workload, work_of
 from .table import Table
@@ -78,7 +77,7 @@ class Row:
 
 def point_label(point: dict[str, Any]) -> str:
     """"query_tokens=1 page=64": a point in words."""
-    return " ".join(f"{key.rsplit('.', 1)[-1]}={show(value)}" for key, value in point.items())
+    return " ".join(f"{key.rsplit('.', 1)[-1]}={plain(value)}" for key, value in point.items())
 
 
 def build_family(family: str, out: Path, *, jobs: int = 2, seed: int = 0, workload: Workload, tell: Tell = lambda done, total, what: None) -> list[Row]:
@@ -153,13 +152,14 @@ def run_on_gpu(row: Row, seed: int, workload: Workload) -> Row:
     """The row with the kernel verified and timed on the GPU of this machine."""
     from ..recipe import load
     from .bench import time_kernel
+    from .timing import Timer
 
     if row.failure:
         return row
     try:
         kernel = load(row.recipe).kernel(row.point)
         verified = (*row.verified, verify_kernel(kernel, "gluon", seed=seed))
-        return evolve(row, verified=verified, gpu_us=time_kernel(kernel, workload))
+        return evolve(row, verified=verified, gpu_us=time_kernel(kernel, workload, Timer()))
     except TleAttnError as error:
         return evolve(row, failure=f"{row.label}: {type(error).__name__}: {error}")
 

@@ -15,7 +15,7 @@ from typing import Any
 from ..checks.resources import register_cap
 from ..codegen import Generated, entries_of, generate
 from ..codegen.source import microkernel_file
-from ..errors import TargetUnavailable
+from ..errors import InputError, TargetUnavailable
 from ..spec import Argument, BoxDescriptor, Kernel
 
 #: targets that `plan` accepts; "tle-emulated" runs the generated TLE module through an emulated triton.language
@@ -208,8 +208,16 @@ class TleExecutor:
         getattr(self.module, entry)[grid](*values, num_warps=4, **options)
 
 
+def unknown_target(target: str) -> InputError:
+    return InputError(f"no target is called {target!r}; there are {', '.join(TARGETS)}")
+
+
 def make_executor(kernel: Kernel, target: str, device: Any, seed: int = 0, entries: tuple[str, ...] | None = None) -> Any:
-    """The executor of a target (of these entries of the kernel only, if given), or TargetUnavailable in one line; nothing falls back."""
+    """The executor of a target (of these entries of the kernel only, if given), or TargetUnavailable in one line; nothing falls back.
+
+    Raises:
+        InputError: there is no such target.
+    """
     if target == "gluon":
         return GluonExecutor(kernel, device, entries)
     if target == "tle":
@@ -218,4 +226,4 @@ def make_executor(kernel: Kernel, target: str, device: Any, seed: int = 0, entri
         if device.type != "cpu":
             raise TargetUnavailable(f"target {target} runs on the CPU, not on {device}")
         return EmulatedExecutor(kernel, target == "tle-emulated", seed)
-    raise TargetUnavailable(f"no target is called {target!r}; there are {', '.join(TARGETS)}")
+    raise unknown_target(target)

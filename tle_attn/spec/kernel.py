@@ -6,7 +6,7 @@ from functools import cached_property
 
 from attrs import field, frozen
 
-from ..errors import LinkError, PortError, SpecError
+from ..errors import LinkError, PortError, SpecError, written
 from .block import Block
 from .mainloop import Mainloop
 from .problem import Problem
@@ -56,7 +56,7 @@ class Kernel:
         for where, block in self.blocks:
             for name, constant in block.constants(self.problem).items():
                 if name in merged and merged[name].value != constant.value:
-                    raise LinkError(f"constant {name} is {merged[name].value!r} in {owner[name]} and {constant.value!r} in {where}")
+                    raise LinkError(f"constant {name} is {written(merged[name].value)} in {owner[name]} and {written(constant.value)} in {where}")
                 merged.setdefault(name, constant)
                 owner.setdefault(name, where)
         return merged

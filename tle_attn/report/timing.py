@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 #: Clock cycles that the spin kernel holds the GPU: 100 us at 2 GHz, more than the host needs for a replay and two events.
 SPIN_CYCLES = 200_000
@@ -19,6 +21,8 @@ FLUSH_BYTES = 256 << 20
 
 def capture(call: Callable[[], object]) -> torch.cuda.CUDAGraph:
     """A CUDA graph of one call, after two calls outside that leave compilation and module loading behind."""
+    import torch
+
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -40,6 +44,8 @@ class Timer:
     """
 
     def __init__(self, samples: int = 40) -> None:
+        import torch
+
         self.samples = samples
         self._lines = torch.zeros(FLUSH_BYTES // 4, dtype=torch.int32, device="cuda")
         for _ in range(1000):  # about 100 ms of work, so that the clocks are up
@@ -56,6 +62,8 @@ class Timer:
 
     def null_graph_us(self) -> float:
         """Time of a graph with a trivial kernel: what is inside every other number."""
+        import torch
+
         numbers = torch.zeros(32, device="cuda")
         return self.us(capture(lambda: numbers.add_(1)))
 
@@ -63,6 +71,8 @@ class Timer:
         self._lines.sum()
 
     def _median(self, graph: torch.cuda.CUDAGraph, before: Callable[[], None]) -> float:
+        import torch
+
         for _ in range(3):
             graph.replay()
         torch.cuda.synchronize()

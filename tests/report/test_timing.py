@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks import timing
+from tle_attn.report import timing
 
 
 @pytest.fixture
