@@ -45,7 +45,8 @@ def runnable(document: Path) -> bool:
 def test_blocks_of_a_document_run(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    # a document may define a block, which other tests must not find
+    # a document may define a block, which other tests must not find; the library's own are imported before the copy
+    registry.load_library()
     monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
     before = set(sys.modules)
     namespace: dict[str, object] = {"__name__": "document"}

@@ -62,7 +62,10 @@ class DecodeMainloop(Mainloop):
     NAME = "decode"
     PHASE = "decode"
     ENTRIES = ("decode",)
-    CHAINS = {"score": ("args", "s", "key", "query", "head"), "mask": ("args", "s", "key", "query", "head"), "first_key": ("args", "first", "kv_len"), "output": ("args", "value", "head")}
+    CHAINS = {
+        "score": ("args", "s", "key", "query", "head"), "mask": ("args", "s", "key", "query", "head", "kv_len"), "first_key": ("args", "first", "kv_len"),
+        "output": ("args", "value", "head"),
+    }  # fmt: skip
 
     ctas_per_sm: int = field(default=2, validator=at_least(1, "CTAs that share a multiprocessor", 4))
     producer_registers: int = field(default=32, validator=at_least(24, "registers per thread; setmaxnreg takes multiples of 8 from 24", 240))
@@ -213,12 +216,12 @@ def take_key_scales(k_scales, scales_full, i, s):
 
 
 @jit
-def logits(args, s, factor, token, query, q_head):
+def logits(args, s, factor, token, query, q_head, kv_len):
     """Base-2 logits of a key tile, masked."""
     s = s * factor[None, :]
     key = (token + rows(s))[:, None]
     s = score(args, s, key, query, q_head)
-    s = mask(args, s, key, query, q_head)
+    s = mask(args, s, key, query, q_head, kv_len)
     return s
 
 
@@ -244,7 +247,7 @@ def attend(
         if KEY_SCALES:
             s = s * take_key_scales(k_scales, scales_full, 0, l)[:, None]
         release(k_empty, 0)
-        s = logits(args, s, factor, first * TILE, query, q_head)
+        s = logits(args, s, factor, first * TILE, query, q_head, kv_len)
         m = first_reference(s)
         for i in range(count - 1):
             p_tile = p_smem.slot(i % 2)
@@ -261,7 +264,7 @@ def attend(
             release(k_empty, i + 1)
             if KEY_SCALES:
                 s = s * key_scales[:, None]
-            s = logits(args, s, factor, (first + i + 1) * TILE, query, q_head)
+            s = logits(args, s, factor, (first + i + 1) * TILE, query, q_head, kv_len)
         last = count - 1
         p_tile = p_smem.slot(last % 2)
         v_tile = v_ring.slot(slot_of(last))

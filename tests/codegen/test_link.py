@@ -182,6 +182,25 @@ class TestChains:
         assert '"""Chain of second, first, in recipe order."""\n    x = second(s, x)\n    x = first(f, x)\n    return x' in text
         assert "x = change(s, f, x)" in text and text.index("def first") < text.index("def change") < text.index("def kernel")
 
+    @pytest.mark.parametrize("takes,passed,values", [("args, x, b", "x, b", "x, 2"), ("args, x, a, b", "x, a, b", "x, 1, 2"), ("args, x", "x", "x")])
+    def test_a_link_takes_what_it_needs(self, library, takes, passed, values):
+        """What no link takes is not passed to the chain either."""
+        loop = self.LOOP.replace("change(args, x)", "change(args, x, 1, 2)")
+        part = library.block(f"@jit\ndef add({takes}):\n    return {passed.replace(',', ' +')}\n", HOOKS={"change": "add"})
+        text = body_of(library.kernel(loop, part, arguments=(POINTER,), CHAINS={"change": ("args", "x", "a", "b")}))
+        assert f"def change({passed}):" in text and f"x = add({passed})" in text
+        assert f"x = change({values})" in text
+
+    @pytest.mark.parametrize("takes", ["args, x, b, a", "args, x, c", "args, y", "x"])
+    def test_a_link_that_takes_something_else(self, library, takes):
+        part = library.block(f"@jit\ndef add({takes}):\n    return x\n", HOOKS={"change": "add"})
+        kernel = library.kernel(self.LOOP, part, arguments=(POINTER,), CHAINS={"change": ("args", "x", "a", "b")})
+        fails(kernel, f"part_1.py:14: add takes ({takes}), but a link of change takes args, x and any of a, b, in this order")
+
+    def test_a_link_that_its_block_does_not_define(self, library):
+        kernel = library.kernel(self.LOOP, library.block("@jit\ndef add(x):\n    return x\n", HOOKS={"change": "sum"}), arguments=(POINTER,))
+        fails(kernel, "sum, which joins the chain change, is not defined by its block")
+
     def test_an_empty_chain_vanishes(self, library):
         assert "change" not in body_of(library.kernel(self.LOOP, arguments=(POINTER,)))
 

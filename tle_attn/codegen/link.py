@@ -116,10 +116,9 @@ class Linker:
             links = [block.HOOKS[chain] for _, block in self.kernel.blocks if chain in block.HOOKS]
             if links:
                 value = parameters[1]
-                call = ", ".join(parameters)
-                body = "".join(f"    {value} = {link}({call})\n" for link in links)
+                body = "".join(f"    {value} = {link}({', '.join(_link_parameters(functions, link, chain, parameters))})\n" for link in links)
                 doc = f'    """Chain of {", ".join(links)}, in recipe order."""\n'
-                functions[chain] = src.Text(chain, f"chain {chain}", f"@jit\ndef {chain}({call}):\n{doc}{body}    return {value}", "<generated>", 0)
+                functions[chain] = src.Text(chain, f"chain {chain}", f"@jit\ndef {chain}({', '.join(parameters)}):\n{doc}{body}    return {value}", "<generated>", 0)
         return functions
 
     def _drop_empty(self) -> None:
@@ -261,6 +260,17 @@ def _is_call_of(node: ast.stmt, chains: set[str], empty: set[str]) -> bool:
         return value.func.id in empty
     # x = chain(args, x, ...)
     return isinstance(node, ast.Assign) and value.func.id in chains and ast.unparse(node.targets[0]) == ast.unparse(value.args[1])
+
+
+def _link_parameters(functions: dict[str, src.Text], link: str, chain: str, parameters: tuple[str, ...]) -> list[str]:
+    """What a chain passes to one of its links: those of its parameters that the link takes, by name and in the chain's order."""
+    if link not in functions:
+        raise LinkError(f"{link}, which joins the chain {chain}, is not defined by its block")
+    text = functions[link]
+    taken = [a.arg for a in text.tree().args.args]
+    if taken != [p for p in parameters if p in taken] or taken[:2] != list(parameters[:2]):
+        raise LinkError(f"{text.file}:{text.line}: {link} takes ({', '.join(taken)}), but a link of {chain} takes {', '.join(parameters[:2])} and any of {', '.join(parameters[2:])}, in this order")
+    return taken
 
 
 def defined_names_of(file: Path) -> set[str]:

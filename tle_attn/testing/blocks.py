@@ -36,8 +36,8 @@ def chain_ports(chain: str, problem: Problem) -> Function:
     query, head = (Port(name, DType.I32, ("key", "query"), (1, n)) for name in ("query", "head"))
     first, kv_len, kv_head = (Port(name, DType.I32, (), ()) for name in ("first", "kv_len", "head"))
     value = Port("value", DType.F32, ("dim", "query"), (d, n), layout="mma")
-    logits = (s, key, query, head), (s,)
-    chains = {"score": logits, "mask": logits, "first_key": ((first, kv_len), (first,)), "output": ((value, kv_head), (value,))}
+    logits = s, key, query, head
+    chains = {"score": (logits, (s,)), "mask": ((*logits, kv_len), (s,)), "first_key": ((first, kv_len), (first,)), "output": ((value, kv_head), (value,))}
     return Function(chain, *chains[chain])
 
 
