@@ -33,7 +33,7 @@ class RecordingExecutor:
 @pytest.fixture
 def executor(monkeypatch) -> RecordingExecutor:
     recording = RecordingExecutor()
-    monkeypatch.setattr("tle_attn.runtime.decode.make_executor", lambda *_: recording)
+    monkeypatch.setattr("tle_attn.runtime.base.make_executor", lambda *_: recording)
     return recording
 
 

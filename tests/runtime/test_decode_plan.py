@@ -135,7 +135,8 @@ class TestLaunches:
         from tle_attn.spec import Argument
 
         plan = make_plan()
-        plan.entries["decode"] = Entry("decode", (*plan.entries["decode"].arguments, Argument("slopes", "*f32", "ALiBi slopes")))
+        slopes = plan.arguments["slopes"] = Argument("slopes", "*f32", "ALiBi slopes")
+        plan.entries["decode"] = Entry("decode", (*plan.entries["decode"].arguments, slopes))
         with pytest.raises(InputError, match=re.escape("slopes: this kernel needs it (ALiBi slopes); pass slopes= to run")):
             plan.run(**arguments)
         assert not executor.launches

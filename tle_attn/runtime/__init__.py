@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
 from . import inputs
+from .base import Plan
 from .decode import DecodePlan, plan_decode
+from .prefill import PrefillPlan, plan_prefill
 
 if TYPE_CHECKING:
     from ..recipe import Recipe
     from ..spec import Kernel
 
-Plan = DecodePlan
+#: how a plan is made, by the phase of the kernel's mainloop
+_MAKERS: dict[str, Callable[..., Plan]] = {"decode": plan_decode, "prefill": plan_prefill}
 
 
 def plan(
-    what: Recipe | Kernel | str, *, batch: int, query_heads: int, kv_heads: int, device: Any = None, target: str = "gluon", seed: int = 0, **problem: Any
+    what: Recipe | Kernel | str, *, batch: int, query_heads: int, kv_heads: int, max_query_rows: int | None = None, device: Any = None,
+    target: str = "gluon", seed: int = 0, **problem: Any,
 ) -> Plan:
     """Fix everything before launches: compile the kernels, size and allocate the workspace.
 
@@ -24,6 +29,7 @@ def plan(
         what: a recipe, a recipe's name, or a Kernel composed in Python.
         batch: sequences; dead ones have length 0.
         query_heads, kv_heads: heads; their ratio becomes the recipe's `problem.group`.
+        max_query_rows: for a prefill kernel, the most rows of q in one run; decode kernels take none.
         device: torch device; the GPU for target gluon and tle, the CPU for the emulations, if not given.
         target: "gluon" (stock Triton), "tle" (FlagTree), "cpu" (emulation), "tle-emulated".  Nothing falls back.
         seed: schedule of the emulation.
@@ -47,8 +53,14 @@ def plan(
         if query_heads % kv_heads:
             raise InputError(f"query_heads: {query_heads} is no multiple of kv_heads {kv_heads}")
         kernel = what.kernel(group=query_heads // kv_heads, **problem)
+    phase: dict[str, Any] = {}
+    if kernel.mainloop.PHASE == "prefill":
+        phase["max_query_rows"] = max_query_rows
+    elif max_query_rows is not None:
+        raise InputError(f"max_query_rows: {kernel.name} is no prefill kernel; its rows are batch * query_tokens")
     device = device if device is not None else ("cpu" if target in ("cpu", "tle-emulated") else "cuda")
-    return plan_decode(kernel, batch=batch, query_heads=query_heads, kv_heads=kv_heads, device=device, target=target, seed=seed)
+    geometry = {"batch": batch, "query_heads": query_heads, "kv_heads": kv_heads}
+    return _MAKERS[kernel.mainloop.PHASE](kernel, **geometry, **phase, device=device, target=target, seed=seed)
 
 
-__all__ = ["DecodePlan", "Plan", "plan"]
+__all__ = ["DecodePlan", "Plan", "PrefillPlan", "plan"]

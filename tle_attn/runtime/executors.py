@@ -77,6 +77,12 @@ def _l2_bytes(device: Any) -> int:
     return torch.cuda.get_device_properties(device).L2_cache_size
 
 
+def _multiprocessors(device: Any) -> int:
+    import torch
+
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
 class GluonExecutor:
     """Stock Triton on a Hopper GPU; what was compiled for inspection is what runs."""
 
@@ -99,15 +105,16 @@ class GluonExecutor:
 
     def resident_ctas(self, entry: str) -> int:
         """CTAs of the device that run at once, from what the compiler used."""
-        import torch
-
         from ..spec.resources import REGISTERS_PER_SM, SHARED_BYTES_PER_SM, SHARED_BYTES_RESERVED
 
         compiled = self.compiled[entry]
         threads = compiled.num_warps * 32
         by_shared = SHARED_BYTES_PER_SM // (compiled.shared_bytes + SHARED_BYTES_RESERVED)
         by_registers = REGISTERS_PER_SM // (-(-compiled.facts.registers // 8) * 8 * threads)
-        return min(by_shared, by_registers, 2048 // threads) * torch.cuda.get_device_properties(self.device).multi_processor_count
+        return min(by_shared, by_registers, 2048 // threads) * self.multiprocessors()
+
+    def multiprocessors(self) -> int:
+        return _multiprocessors(self.device)
 
     def l2_bytes(self) -> int:
         return _l2_bytes(self.device)
@@ -159,6 +166,9 @@ class EmulatedExecutor:
     def resident_ctas(self, entry: str) -> int:
         return self.SMS * self.ctas_per_sm
 
+    def multiprocessors(self) -> int:
+        return self.SMS
+
     def l2_bytes(self) -> int:
         return 1 << 20
 
@@ -188,12 +198,14 @@ class TleExecutor:
         self.module = import_generated(module_file(generate(kernel, "tle")))
         self.ctas_per_sm = kernel.resources.ctas_per_sm
         self.cap = register_cap(kernel.resources)
+        self.attention = kernel.mainloop.ENTRIES
         self.device = device
 
     def resident_ctas(self, entry: str) -> int:
-        import torch
+        return self.ctas_per_sm * self.multiprocessors()
 
-        return self.ctas_per_sm * torch.cuda.get_device_properties(self.device).multi_processor_count
+    def multiprocessors(self) -> int:
+        return _multiprocessors(self.device)
 
     def l2_bytes(self) -> int:
         return _l2_bytes(self.device)
@@ -204,7 +216,7 @@ class TleExecutor:
         return TensorDescriptor(tensor, shape, strides, list(box.block_shape))
 
     def launch(self, entry: str, grid: tuple[int, ...], arguments: tuple[Argument, ...], values: list[Any]) -> None:
-        options = {} if entry == "plan_tasks" else {"maxnreg": self.cap}
+        options = {"maxnreg": self.cap} if entry in self.attention else {}
         getattr(self.module, entry)[grid](*values, num_warps=4, **options)
 
 

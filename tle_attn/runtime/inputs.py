@@ -80,19 +80,31 @@ def check_queries(q: Any, problem: Problem, batch: int, query_heads: int, device
     return q
 
 
+def check_caches(k_cache: Any, v_cache: Any, problem: Problem, kv_heads: int, device: Any) -> None:
+    """Both caches, of the same pages."""
+    check_cache(k_cache, "k_cache", problem, kv_heads, device)
+    check_cache(v_cache, "v_cache", problem, kv_heads, device)
+    if k_cache.shape[0] != v_cache.shape[0]:
+        raise InputError(f"v_cache: {v_cache.shape[0]} pages where k_cache has {k_cache.shape[0]}; a page id names a page of both")
+
+
 def check_cache(cache: Any, name: str, problem: Problem, kv_heads: int, device: Any) -> torch.Tensor:
     """A cache as the logical view [pages, page, kv heads, head_dim]; NHD and HND (and slices of a larger cache) differ in strides."""
     want(cache, name, problem.dtype, (None, problem.page, kv_heads, problem.head_dim), device, "pages, page, kv_heads, head_dim")
-    size = problem.dtype.nbytes
     if cache.shape[0] == 0:
         raise InputError(f"{name}: no pages; TMA cannot describe an empty cache")
-    if cache.stride(3) != 1:
-        raise InputError(f"{name}: stride {cache.stride(3)} in the last dimension where 1 is wanted (TMA)")
-    for dim, axis in enumerate(("page", "token", "head")):
-        if cache.shape[dim] > 1:
-            want_multiple(name, f"{axis} stride in bytes", cache.stride(dim) * size, 16, "TMA")
-    want_multiple(name, "address", cache.data_ptr(), 16, "TMA")
+    check_tma(cache, name, ("page", "token", "head"))
     return cache
+
+
+def check_tma(tensor: torch.Tensor, name: str, axes: tuple[str, ...]) -> None:
+    """Strides and address that TMA can describe: whole 16 bytes before a dense last dimension; `axes` names the others."""
+    if tensor.stride(-1) != 1:
+        raise InputError(f"{name}: stride {tensor.stride(-1)} in the last dimension where 1 is wanted (TMA)")
+    for dim, axis in enumerate(axes):
+        if tensor.shape[dim] > 1:
+            want_multiple(name, f"{axis} stride in bytes", tensor.stride(dim) * tensor.element_size(), 16, "TMA")
+    want_multiple(name, "address", tensor.data_ptr(), 16, "TMA")
 
 
 def check_table(block_ids: Any, kv_lens: Any, batch: int, device: Any) -> None:
@@ -138,25 +150,34 @@ def check_output(out: Any, name: str, dtype: DType, shape: tuple[int, ...], devi
     return out
 
 
-def check_scales(kernel: Any, batch: int, query_heads: int, kv_heads: int, pages: int, device: Any, given: dict[str, Any]) -> dict[str, Any]:
-    """Scales of fp8 tensors by kernel argument; each is there, float32 and of the right shape, and none is there that the kernel would not use."""
-    problem, key_scales = kernel.problem, kernel.mainloop.scale.KEY_SCALES
-    fp8 = problem.dtype is DType.FP8
+def check_presence(kernel: Any, given: dict[str, Any]) -> bool:
+    """Whether the kernel takes scales; each that it takes is given, and none that it would not use."""
+    fp8 = kernel.problem.dtype is DType.FP8
     for name, scale in given.items():
         if fp8 and scale is None:
             raise InputError(f"{name}: missing; {kernel.name} takes fp8 tensors, which mean nothing without their scales ({kernel.mainloop.scale.label()})")
         if not fp8 and scale is not None:
-            raise InputError(f"{name}: {kernel.name} takes {problem.dtype.value} tensors, which have no scales")
-    if not fp8:
+            raise InputError(f"{name}: {kernel.name} takes {kernel.problem.dtype.value} tensors, which have no scales")
+    return fp8
+
+
+def check_scales(kernel: Any, batch: int, query_heads: int, kv_heads: int, pages: int, device: Any, given: dict[str, Any]) -> dict[str, Any]:
+    """Scales of a decode kernel's fp8 tensors by kernel argument: float32, Q's a row for each row of q."""
+    if not check_presence(kernel, given):
         return {}
-    q_scale, k_scale, v_scale = given["q_scale"], given["k_scale"], given["v_scale"]
-    want(q_scale, "q_scale", DType.F32, (batch * problem.query_tokens, query_heads), device, "batch * query_tokens, query_heads")
+    q_scale = want(given["q_scale"], "q_scale", DType.F32, (batch * kernel.problem.query_tokens, query_heads), device, "batch * query_tokens, query_heads")
     if query_heads > 1 and q_scale.stride(1) != 1:
         raise InputError(f"q_scale: stride {q_scale.stride(1)} in the last dimension where 1 is wanted")
+    return {"q_scale": q_scale, "q_scale_stride": q_scale.stride(0), **check_kv_scales(kernel, kv_heads, pages, device, given["k_scale"], given["v_scale"])}
+
+
+def check_kv_scales(kernel: Any, kv_heads: int, pages: int, device: Any, k_scale: Any, v_scale: Any) -> dict[str, Any]:
+    """Scales of an fp8 cache by kernel argument: one each, or one of every key (in rows of 32 by page and head) and of every head's values."""
+    problem, key_scales = kernel.problem, kernel.mainloop.scale.KEY_SCALES
     want(v_scale, "v_scale", DType.F32, (kv_heads if key_scales else 1,), device, "kv_heads" if key_scales else "1")
     if v_scale.numel() > 1 and v_scale.stride(0) != 1:
         raise InputError(f"v_scale: stride {v_scale.stride(0)} where 1 is wanted")
-    values = {"q_scale": q_scale, "q_scale_stride": q_scale.stride(0), "v_scale": v_scale}
+    values = {"v_scale": v_scale}
     if not key_scales:
         return values | {"k_scale": want(k_scale, "k_scale", DType.F32, (1,), device, "1")}
     import torch
@@ -177,13 +198,19 @@ def check_scales(kernel: Any, batch: int, query_heads: int, kv_heads: int, pages
 
 
 def check_values(block_ids: torch.Tensor, kv_lens: torch.Tensor, new_tokens: int, kernel: Any, pages: int) -> None:
-    """Debug mode: read lengths and page ids on the host and refuse what the kernel would read out of range."""
-    page = kernel.problem.page
-    table, lens = block_ids.cpu(), kv_lens.cpu() + new_tokens
-    for b, length in enumerate(lens.tolist()):
+    """Debug mode: read lengths and page ids on the host and refuse what a decode kernel would read out of range."""
+    lens = (kv_lens.cpu() + new_tokens).tolist()
+    firsts = [max(block.first_key(kernel.problem, length) for _, block in kernel.blocks) for length in lens]
+    check_pages(block_ids, lens, firsts, kernel.problem.page, pages)
+
+
+def check_pages(block_ids: torch.Tensor, lens: list[int], firsts: list[int], page: int, pages: int) -> None:
+    """Every page that holds keys firsts[b] .. lens[b] - 1 of a sequence is one of the cache's."""
+    table = block_ids.cpu()
+    for b, (length, first_key) in enumerate(zip(lens, firsts, strict=True)):
         if length < 0 or length > table.shape[1] * page:
             raise InputError(f"kv_lens[{b}]: {length} tokens, but block_ids has {table.shape[1]} pages of {page} a sequence")
-        first = max(block.first_key(kernel.problem, length) for _, block in kernel.blocks) // page
+        first = first_key // page
         used = table[b, first : -(-length // page)]
         bad = ((used < 0) | (used >= pages)).nonzero()
         if len(bad):
