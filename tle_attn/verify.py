@@ -9,18 +9,17 @@
 from __future__ import annotations
 
 import math
-import random
 import time
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
 from .errors import SpecError, TleAttnError
+from .random_problems import prefill_problem_for, problem_for, problems, quant_type
 from .spec import DType, Kernel
 
 if TYPE_CHECKING:
-    from .testing import DecodeProblem
+    from .testing import DecodeProblem, PrefillProblem
 
 #: targets that need no GPU
 EMULATED = ("cpu", "tle-emulated")
@@ -39,13 +38,6 @@ def oracle_options(kernel: Kernel) -> dict[str, Any]:
         except SpecError as error:
             raise error.located(file=kernel.file, prefix=where)
     return options
-
-
-def quant_type(kernel: Kernel) -> int | None:
-    """How the tensors of a problem are quantised, in the terms of `tle_attn.testing`: None (bf16), 0 (K scale per token and head), 1 (per tensor)."""
-    if kernel.problem.dtype is not DType.FP8:
-        return None
-    return 0 if kernel.mainloop.scale.KEY_SCALES else 1
 
 
 def tolerance(kernel: Kernel) -> tuple[float, str]:
@@ -93,48 +85,6 @@ class Verification:
         return self.failure is None
 
 
-def ragged_lengths(rng: random.Random, kernel: Kernel, *, batch: int, longest: int) -> list[int]:
-    """Random lengths with the edges that matter: none, one token, around a page, around a key tile, and one long sequence."""
-    page = kernel.problem.page
-    edges = [0, 1, rng.choice((page - 1, page, page + 1)), rng.choice((63, 64, 65, 127, 128, 129)), longest]
-    lengths = edges[:batch] if batch < len(edges) else edges + [rng.randint(0, longest) for _ in range(batch - len(edges))]
-    rng.shuffle(lengths)
-    return lengths
-
-
-def problem_for(kernel: Kernel, kv_lens: Iterable[int], kv_heads: int = 1, **options: Any) -> DecodeProblem:
-    """A random problem of the kernel's geometry and types; `options` are those of `make_decode_problem`."""
-    from .testing import make_decode_problem
-
-    p = kernel.problem
-    return make_decode_problem(
-        kv_lens, query_tokens=p.query_tokens, heads=(p.group * kv_heads, kv_heads), head_dim=p.head_dim, page=p.page, dtype=p.dtype.value,
-        quant=quant_type(kernel), **options,
-    )
-
-
-def problems(kernel: Kernel, *, seed: int, emulated: bool) -> list[tuple[str, DecodeProblem]]:
-    """Random problems for a kernel, with names: a few long sequences that are split and merged, and many short ones; both cache layouts."""
-    rng = random.Random(seed)
-    window = oracle_options(kernel).get("window", 0)
-    scale = 1 if emulated else 8
-    shapes = (("long", 6, 1600 * scale + rng.randint(0, 64) + window, 1, "NHD"), ("short", 12 * scale, 300, 2, "HND"))
-    made = []
-    for name, batch, longest, kv_heads, layout in shapes:
-        lengths = ragged_lengths(rng, kernel, batch=batch, longest=longest)
-        problem = problem_for(kernel, lengths, kv_heads, layout=layout, seed=rng.randint(0, 2**31))
-        made.append((f"{name} sequences, {layout}, seed {seed}", problem))
-    return made
-
-
-def scales_of(problem: DecodeProblem) -> dict[str, Any]:
-    """The scales of a problem as arguments of `Plan.run`: none for bf16."""
-    if not problem.is_fp8:
-        return {}
-    assert problem.q_scale is not None and problem.k_scale is not None and problem.v_scale is not None
-    return {"q_scale": problem.q_scale, "k_scale": problem.k_scale, "v_scale": problem.v_scale}
-
-
 def verify_kernel(kernel: Kernel, target: str = "cpu", *, seed: int = 0, device: Any = None) -> Verification:
     """Run `kernel` on random problems with poisoned gaps and outputs, and compare with the oracle.
 
@@ -165,7 +115,7 @@ def verify_kernel(kernel: Kernel, target: str = "cpu", *, seed: int = 0, device:
     return Verification(kernel=kernel.name, target=target, error=worst, tolerance=allowed, problems=len(made), seconds=seconds, failure=failure)
 
 
-def _run_one(kernel: Kernel, target: str, problem: DecodeProblem, options: dict[str, Any], allowed: float, seed: int, device: Any) -> tuple[float, str | None]:
+def _run_one(kernel: Kernel, target: str, problem: DecodeProblem | PrefillProblem, options: dict[str, Any], allowed: float, seed: int, device: Any) -> tuple[float, str | None]:
     """(relative RMS error, failure) of one problem."""
     import torch
 
@@ -175,17 +125,14 @@ def _run_one(kernel: Kernel, target: str, problem: DecodeProblem, options: dict[
     epilogue = kernel.mainloop.epilogue
     with_lse = epilogue.lse != "none"
     expected, expected_lse = problem.reference(lse_base=epilogue.lse if with_lse else None, p_quant=None, **options)
-    made = plan(
-        kernel, batch=len(problem.kv_lens), query_heads=problem.q.shape[1], kv_heads=problem.k_cache.shape[2], target=target, seed=seed, device=device,
-    )
+    made = plan(kernel, **problem.geometry, target=target, seed=seed, device=device)
     placed = problem.to(made.device)
-    for tensor in made.workspace.values():
-        if tensor.dtype == torch.float32:
-            tensor.fill_(math.nan)
+    for name in set(made.workspace) - set(made.ZEROED):
+        made.workspace[name].view(torch.uint8).fill_(0xFF)  # NaN, or -1
     out = placed.new_output(torch.float32 if epilogue.dtype is DType.F32 else torch.bfloat16)
     lse = torch.full(out.shape[:2], math.nan, device=made.device) if with_lse else None
     try:
-        made.run(placed.q, placed.k_cache, placed.v_cache, placed.block_ids, placed.kv_lens, out=out, lse=lse, **scales_of(placed))
+        made.run(**placed.inputs, out=out, lse=lse)
         error = relative_rms(out.cpu(), expected)
         compare(out.cpu(), expected, rms=allowed, name_row=problem.name_row)
         if lse is not None and expected_lse is not None:
@@ -197,4 +144,4 @@ def _run_one(kernel: Kernel, target: str, problem: DecodeProblem, options: dict[
     return error, None
 
 
-__all__ = ["EMULATED", "Verification", "oracle_options", "problem_for", "problems", "quant_type", "scales_of", "tolerance", "verify_kernel"]
+__all__ = ["EMULATED", "Verification", "oracle_options", "prefill_problem_for", "problem_for", "problems", "quant_type", "tolerance", "verify_kernel"]

@@ -14,7 +14,7 @@ from tle_attn.runtime.decode import plan_decode
 from tle_attn.runtime.executors import EmulatedExecutor
 from tle_attn.spec import Kernel
 from tle_attn.testing import DecodeProblem, compare, compare_lse
-from tle_attn.verify import LSE_TOLERANCE, oracle_options, scales_of, tolerance
+from tle_attn.verify import LSE_TOLERANCE, oracle_options, tolerance
 from tle_attn.verify import problem_for as problem_for
 
 DYNAMIC, STATIC = "hy3/decode_bf16", "hy3/decode_bf16_static"
@@ -54,7 +54,7 @@ def launch(plan: Plan, problem: DecodeProblem, **options: Any) -> Result:
     out = problem.new_output() if out is None else out
     if plan.kernel.mainloop.epilogue.lse != "none":
         options.setdefault("lse", torch.full(out.shape[:2], torch.nan))
-    return plan.run(problem.q, problem.k_cache, problem.v_cache, problem.block_ids, problem.kv_lens, out=out, **scales_of(problem), **options)
+    return plan.run(problem.q, problem.k_cache, problem.v_cache, problem.block_ids, problem.kv_lens, out=out, **problem.scales, **options)
 
 
 def run(kernel: Kernel, problem: DecodeProblem, target: str = "cpu", seed: int = 0, **options: Any) -> Result:

@@ -5,7 +5,7 @@ from attrs import evolve
 
 import tle_attn
 from tle_attn.checks import check_protocol, explore
-from tle_attn.checks.protocol import batches_of, ring_edges
+from tle_attn.checks.batches import batches_of, ring_edges
 from tle_attn.components.mainloops.decode import DecodeMainloop
 from tle_attn.components.reducers.split_merge import SplitMerge
 from tle_attn.components.rings.mbarrier import MbarrierRing

@@ -30,7 +30,7 @@ def run(plan: Plan, problem: DecodeProblem, out: torch.Tensor | None = None, **o
     lse = None
     if plan.kernel.mainloop.epilogue.lse != "none":
         lse = torch.full(out.shape[:2], torch.nan, device=out.device)
-    return plan.run(problem.q, problem.k_cache, problem.v_cache, problem.block_ids, problem.kv_lens, out=out, lse=lse, **verify.scales_of(problem), **options)
+    return plan.run(problem.q, problem.k_cache, problem.v_cache, problem.block_ids, problem.kv_lens, out=out, lse=lse, **problem.scales, **options)
 
 
 def reference(plan: Plan, problem: DecodeProblem, **options: Any) -> tuple[torch.Tensor, torch.Tensor | None]:

@@ -41,7 +41,7 @@ def test_modules_on_disk_are_the_generated_ones(made: tuple[Row, Path]) -> None:
 
 def test_table_and_report(made: tuple[Row, Path]) -> None:
     row, out = made
-    report = write_report([row], out, WORKLOAD).read_text()
+    report = write_report([row], out).read_text()
     assert "1 of 1 kernels are right" in report and row.label in report and "HGMMA" in report
     for module in row.modules:
         assert f"({module.relative_to(out)})" in report
@@ -50,7 +50,7 @@ def test_table_and_report(made: tuple[Row, Path]) -> None:
 def test_a_wrong_kernel_is_named_with_the_reason(made: tuple[Row, Path]) -> None:
     row, _ = made
     wrong = evolve(row, verified=(evolve(row.verified[0], error=0.3, failure="row 7 is wrong"), row.verified[1]))
-    shown = family_table([row, wrong], WORKLOAD)
+    shown = family_table([row, wrong])
     assert shown.title == "1 of 2 kernels are right"
     assert shown.rows[1][1] == "3.0e-01 WRONG" and shown.rows[1][-1] == "FAILED" and shown.rows[0][-1] == "ok"
     assert "row 7 is wrong" in shown.note
@@ -59,13 +59,13 @@ def test_a_wrong_kernel_is_named_with_the_reason(made: tuple[Row, Path]) -> None
 def test_a_fault_of_the_protocol_alone_fails_a_kernel(made: tuple[Row, Path]) -> None:
     row, _ = made
     wrong = evolve(row, protocol=evolve(row.protocol, failure="Deadlock: nobody arrives"))
-    assert not wrong.ok and "nobody arrives" in family_table([wrong], WORKLOAD).note and "FAULT" in family_table([wrong], WORKLOAD).rows[0]
+    assert not wrong.ok and "nobody arrives" in family_table([wrong]).note and "FAULT" in family_table([wrong]).rows[0]
 
 
 def test_a_kernel_that_cannot_be_made_is_a_row_too(tmp_path: Path) -> None:
     row = build_one("hy3/decode_bf16", {"problem.page": 48}, tmp_path, 0, WORKLOAD)
     assert not row.ok and "48" in row.failures[0]
-    assert family_table([row], WORKLOAD).rows[0][-1] == "FAILED"
+    assert family_table([row]).rows[0][-1] == "FAILED"
 
 
 def test_unknown_family(tmp_path: Path) -> None:

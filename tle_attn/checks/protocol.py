@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 
 from ..errors import ProtocolError
+from .batches import batches_of, ring_edges
 
 if TYPE_CHECKING:
     from ..spec import Kernel
-
-TILE = 64
+    from .batches import Batch
 
 
 @frozen(kw_only=True)
@@ -24,7 +24,7 @@ class ProtocolReport:
 
     Attributes:
         kernel: its name.
-        tiles: key tiles of a task around which the ring's edges lie: 0, 1, S - 1, S, S + 1 and 3 S + 1 for S stages.
+        tiles: key tiles of a piece of work around which the ring's edges lie: 0, 1, S - 1, S, S + 1 and 3 S + 1 for S stages.
         batches: what was launched, in words.
         schedules: how often each.
         ctas, waits, copies, polls: what the launches did, all together.
@@ -49,17 +49,8 @@ class ProtocolReport:
 
     def __str__(self) -> str:
         tiles = ", ".join(map(str, self.tiles))
-        what = f"{self.ctas:,} CTAs with tasks around {tiles} key tiles, {self.schedules} schedules of {'; '.join(self.batches)}"
+        what = f"{self.ctas:,} CTAs with work around {tiles} key tiles, {self.schedules} schedules of {'; '.join(self.batches)}"
         return f"{what}: {self.copies:,} copies, {self.waits:,} waits: " + ("no fault" if self.ok else f"FAULT\n{self.failure}")
-
-
-@frozen
-class Batch:
-    """Sequences of these key tiles on a device of `sms` multiprocessors."""
-
-    name: str
-    tiles: tuple[int, ...]
-    sms: int = 4
 
 
 def explore(kernel: Kernel, *, seeds: int = 3) -> ProtocolReport:
@@ -87,34 +78,11 @@ def check_protocol(kernel: Kernel, *, seeds: int = 3) -> None:
         raise ProtocolError(f"the barrier protocol of {kernel.name} is wrong", reason=report.failure, file=kernel.file)
 
 
-def ring_edges(kernel: Kernel) -> tuple[int, ...]:
-    """Tile counts at which a ring of S stages starts, fills, wraps around and has wrapped several times."""
-    stages = kernel.mainloop.ring.stages
-    return tuple(sorted({0, 1, stages - 1, stages, stages + 1, 3 * stages + 1}))
-
-
-def batches_of(kernel: Kernel) -> list[Batch]:
-    """Batches whose tasks have the ring's edges as lengths, and batches whose sequences are split into few and into many parts."""
-    mainloop = kernel.mainloop
-    edges, least = ring_edges(kernel), mainloop.schedule.min_tokens // TILE
-    ctas = mainloop.ctas_per_sm
-    many = max(mainloop.reduce.poll_above + 1, 3)
-    return [
-        # long sequences for every slot make the share of a slot so large that none is cut
-        Batch("sequences that are not split", (*edges, *[edges[-1]] * (4 * ctas))),
-        Batch("sequences that are split into few parts", (0, 2 * least + 1, 1)),
-        Batch(f"sequences that are split into {many} parts", (many * least, *edges[:2]), sms=-(-(many + 3) // ctas)),
-    ]
-
-
 def _run(kernel: Kernel, batch: Batch, seeds: int, stats: list[Any]) -> str | None:
     """The first fault of a batch in `seeds` schedules; launches share their workspace, as they do in use."""
-    import torch
-
     from ..emu import EmulationError
-    from ..runtime.decode import DecodePlan
+    from ..runtime import plan
     from ..runtime.executors import EmulatedExecutor
-    from ..verify import problem_for, scales_of
 
     class Explorer(EmulatedExecutor):
         SMS, arithmetic = batch.sms, False
@@ -122,19 +90,20 @@ def _run(kernel: Kernel, batch: Batch, seeds: int, stats: list[Any]) -> str | No
         def launch(self, *args: Any) -> None:
             stats.append(super().launch(*args))
 
-    lengths = [max(n * TILE - 5 * (i % 3), 0) for i, n in enumerate(batch.tiles)]  # tiles that are full, and tiles that are not
-    problem = problem_for(kernel, lengths)
+    problem = batch.problem(kernel)
     executor = Explorer(kernel, tle=False)
-    plan = DecodePlan(kernel=kernel, batch=len(lengths), query_heads=kernel.problem.group, kv_heads=1, target="cpu", device=torch.device("cpu"), executor=executor)
-    if kernel.mainloop.schedule.PLANNED:
-        plan.schedule(problem.kv_lens)
+    made = plan(kernel, **problem.geometry, target="cpu", executor=executor)
+    planned = kernel.mainloop.schedule.PLANNED
+    if planned:
+        made.schedule(**problem.lengths)
     for seed in range(seeds):
         executor.seed = seed
-        where = f"{batch.name}, of {', '.join(map(str, batch.tiles))} key tiles, schedule {seed}"
+        where = f"{batch.name}, {batch.shown}, schedule {seed}"
         try:
-            plan.run(problem.q, problem.k_cache, problem.v_cache, problem.block_ids, problem.kv_lens, scheduled=kernel.mainloop.schedule.PLANNED, **scales_of(problem))
+            made.run(**problem.inputs, scheduled=planned)
         except EmulationError as error:
             return f"{where}: {type(error).__name__}: {error}"
-        if plan.workspace["counters"].any():
-            return f"{where}: counters are not zero after the launch, and the next one would not find its last arriver"
+        changed = [name for name in made.ZEROED if name in made.workspace and made.workspace[name].any()]
+        if changed:
+            return f"{where}: {', '.join(changed)} not zero after the launch, and the next one would start from a wrong count"
     return None

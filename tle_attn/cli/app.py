@@ -46,7 +46,10 @@ Settings = Annotated[
 ]
 AllPoints = Annotated[bool, typer.Option("--all-points", help="Every point of the recipe's variant axes, not only the first.")]
 Seed = Annotated[int, typer.Option(help="Seed of the random problems and of the emulation's schedule.")]
-WorkloadName = Annotated[str, typer.Option("--workload", metavar="NAME", help="Workload of the benchmark that times are for.")]
+WorkloadName = Annotated[
+    str | None,
+    typer.Option("--workload", metavar="NAME", help="Workload of the benchmarks that times are for, of the recipe's phase (decode or prefill).", show_default=False),
+]
 
 
 def _kernels(recipe: Recipe, all_points: bool) -> list[tuple[str, Any]]:
@@ -74,7 +77,7 @@ def list_command() -> None:
 def explain(
     recipe: RecipeName,
     settings: Settings = [],
-    workload: WorkloadName = "uniform_4096",
+    workload: WorkloadName = None,
     protocol: Annotated[bool, typer.Option(help="Explore the barrier protocol in emulation.")] = True,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
 ) -> None:
@@ -83,7 +86,7 @@ def explain(
     from ..report import explain as explain_recipe
     from .printing import show_table
 
-    for table in explain_recipe(read_recipe(recipe, settings), Workload.named(workload), protocol=protocol):
+    for table in explain_recipe(read_recipe(recipe, settings), Workload.named(workload) if workload else None, protocol=protocol):
         if markdown:
             print(table.markdown())
         else:
@@ -166,16 +169,16 @@ def bench(
     recipe: RecipeName,
     settings: Settings = [],
     all_points: AllPoints = False,
-    workload: Annotated[list[str], typer.Option(metavar="NAME", help="Workloads of the benchmark; all if not given.  Repeatable.")] = [],
+    workload: Annotated[list[str], typer.Option(metavar="NAME", help="Workloads of the benchmarks; all of the phase if not given.  Repeatable.")] = [],
 ) -> None:
     """Time a recipe on the GPU (CUDA-graph replays, inputs warm in L2)."""
     from ..report import Workload
     from ..report.bench import bench_table, require_gpu
-    from ..testing import WORKLOADS
+    from ..report.floor import benchmark_workloads
     from .printing import show_table
 
     kernels = _kernels(read_recipe(recipe, settings), all_points)
-    workloads = [Workload.named(name) for name in workload or WORKLOADS]
+    workloads = [Workload.named(name) for name in workload] or benchmark_workloads(kernels[0][1].mainloop.PHASE)
     require_gpu("bench")
     show_table(bench_table(kernels, workloads))
 
@@ -217,7 +220,7 @@ def hy3(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for modules and report.md.")] = Path("build/hy3"),
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
     seed: Seed = 0,
-    workload: WorkloadName = "uniform_4096",
+    workload: WorkloadName = None,
 ) -> None:
     """Generate, compile and verify every recipe under hy3/, and report; with a Hopper GPU also run and time them there."""
     from ..report import Workload
@@ -225,9 +228,9 @@ def hy3(
     from .printing import console, show_table
     from .progress import shown
 
-    chosen = Workload.named(workload)
+    chosen = Workload.named(workload) if workload else None
     with shown(console(error=True)) as tell:
         rows = build_family("hy3", out, jobs=jobs, seed=seed, workload=chosen, tell=tell)
-    show_table(family_table(rows, chosen))
-    print(f"report: {write_report(rows, out, chosen)}")
+    show_table(family_table(rows))
+    print(f"report: {write_report(rows, out)}")
     raise typer.Exit(OK if all(row.ok for row in rows) else WRONG)

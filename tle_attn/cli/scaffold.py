@@ -9,6 +9,7 @@ from pathlib import Path
 from ..errors import SpecError, written
 from ..recipe import load
 from ..report.compare import recipe_options
+from ..report.explain import problem_keys
 
 _NAME = re.compile(r"[A-Za-z_]\w*(?:[/-][A-Za-z_0-9]\w*)*")
 
@@ -32,7 +33,7 @@ def write_recipe(name: str, parent: str, folder: Path) -> Path:
     extends = base.name if parent == base.name else str(Path(parent).resolve())
     lines = [f"summary = {json.dumps(f'{base.summary}, changed')}", f"extends = {json.dumps(extends)}", ""]
     lines += ["# Options of the parent, each with its value there.  Take away a # and change the value;", f"# `tle-attn explain {file}` shows what comes out."]
-    lines += ["", "# [problem]"] + [f"# {key} = {written(getattr(kernel.problem, key))}" for key in ("dtype", "head_dim", "group", "query_tokens", "page")]
+    lines += ["", "# [problem]"] + [f"# {key} = {written(getattr(kernel.problem, key))}" for key in problem_keys(kernel)]
     slots = type(kernel.mainloop).slots()
     for where, block in kernel.blocks:
         many = where.split("[")[0] in slots and slots[where.split("[")[0]][1]

@@ -1,16 +1,16 @@
 """Bench: times of kernels on the benchmark's workloads, beside the floor of each, with the method of `timing`.
 
-The planner of a task map runs outside of what is timed: one plan serves all layers of a step.  `benchmarks/` measures more
+The planner of a schedule runs outside of what is timed: one plan serves all layers of a step.  `benchmarks/` measures more
 (cold caches, a read floor from the same run, the planner, ratios to recorded baselines).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import TargetUnavailable
-from ..verify import oracle_options, problem_for, scales_of
-from .floor import Workload, work_of
+from ..verify import oracle_options, prefill_problem_for, problem_for
+from .floor import Workload, require_phase, work_of
 from .table import Table
 from .timing import Timer, capture
 
@@ -27,22 +27,23 @@ def require_gpu(command: str) -> None:
 
 
 def time_kernel(kernel: Kernel, workload: Workload, timer: Timer) -> float:
-    """Microseconds of a decode kernel on a workload, inputs warm in L2."""
+    """Microseconds of a kernel on a workload of its phase, inputs warm in L2."""
     from ..runtime import plan
 
-    case = problem_for(kernel, workload.kv_lens, workload.kv_heads, device="cuda")
-    made = plan(kernel, batch=len(workload.kv_lens), query_heads=workload.kv_heads * kernel.problem.group, kv_heads=workload.kv_heads)
+    if workload.q_lens is None:
+        case: Any = problem_for(kernel, workload.kv_lens, workload.kv_heads, device="cuda")
+    else:
+        case = prefill_problem_for(kernel, workload.pairs, workload.kv_heads, device="cuda")
+    made = plan(kernel, **case.geometry)
     planned = kernel.mainloop.schedule.PLANNED
     if planned:
-        made.schedule(case.kv_lens)
-    tensors = (case.q, case.k_cache, case.v_cache, case.block_ids, case.kv_lens)
-    options = {"scheduled": planned, **scales_of(case)}
-    out, _ = made.run(*tensors, **options)
-    return timer.us(capture(lambda: made.run(*tensors, out=out, **options)))
+        made.schedule(**case.lengths)
+    out, _ = made.run(**case.inputs, scheduled=planned)
+    return timer.us(capture(lambda: made.run(**case.inputs, out=out, scheduled=planned)))
 
 
 def bench_table(kernels: list[tuple[str, Kernel]], workloads: list[Workload]) -> Table:
-    """Times of (name, kernel) pairs on workloads, beside the floor of each."""
+    """Times of (name, kernel) pairs on workloads of their phase, beside the floor of each."""
     import torch
 
     from ..build import versions
@@ -51,6 +52,7 @@ def bench_table(kernels: list[tuple[str, Kernel]], workloads: list[Workload]) ->
     rows = []
     for name, kernel in kernels:
         for workload in workloads:
+            require_phase(kernel, workload)
             measured = time_kernel(kernel, workload, timer)
             floor = work_of(kernel, workload, oracle_options(kernel)).floor_us
             rows.append((name, workload.name, f"{measured:.2f}", f"{floor:.2f}", f"{measured / floor:.2f}"))

@@ -13,14 +13,12 @@ from ..errors import plain
 from ..spec.resources import REGISTERS_PER_SM
 from ..verify import oracle_options
 from .compare import differences, recipe_options
-from .floor import Workload, work_of
+from .floor import Workload, require_phase, work_of, workload_for
 from .table import Table
 
 if TYPE_CHECKING:
     from ..recipe import Recipe
     from ..spec import Kernel
-
-DEFAULT_WORKLOAD = "uniform_4096"
 
 
 def explain(recipe: Recipe, workload: Workload | None = None, *, protocol: bool = True) -> list[Table]:
@@ -28,14 +26,16 @@ def explain(recipe: Recipe, workload: Workload | None = None, *, protocol: bool 
 
     Args:
         recipe: the recipe, options already set.
-        workload: what the time floor is for; `uniform_4096` of the benchmark if not given.
+        workload: what the time floor is for; a usual one of the kernel's phase if not given.
         protocol: explore the barrier protocol in emulation (a second or two).
     """
     kernel = recipe.kernel()
+    if workload is not None:
+        require_phase(kernel, workload)
     tables = [head(recipe, kernel), blocks(kernel), ports(kernel), shared_memory(kernel), barriers(kernel), roles(kernel)]
     if protocol:
         tables.append(barrier_protocol(kernel))
-    tables += [*arguments(kernel), floor(kernel, workload or Workload.named(DEFAULT_WORKLOAD))]
+    tables += [*arguments(kernel), floor(kernel, workload_for(kernel, workload))]
     if recipe.parents:
         tables.append(against_parent(recipe))
     return tables
@@ -45,9 +45,16 @@ def head(recipe: Recipe, kernel: Kernel) -> Table:
     rows = [("summary", recipe.summary), ("file", recipe.file or "composed in Python")]
     if recipe.parents:
         rows.append(("extends", " <- ".join(recipe.parents)))
-    rows += [(f"problem.{a}", plain(getattr(kernel.problem, a))) for a in ("dtype", "head_dim", "group", "query_tokens", "page")]
+    rows += [(f"problem.{a}", plain(getattr(kernel.problem, a))) for a in problem_keys(kernel)]
     rows += [(f"axis {key}", ", ".join(map(plain, values))) for key, values in recipe.axes.items()]
     return Table(recipe.name, ("", ""), rows, "The tables below are for the first value of every axis; --set chooses another." if recipe.axes else "")
+
+
+def problem_keys(kernel: Kernel) -> tuple[str, ...]:
+    """Keys of [problem] that matter to the kernel."""
+    decode = ("query_tokens",) if kernel.mainloop.PHASE == "decode" else ()
+    paged = ("page",) if "block_ids" in kernel.arguments else ()
+    return ("dtype", "head_dim", "group", *decode, *paged)
 
 
 def blocks(kernel: Kernel) -> Table:
@@ -95,7 +102,7 @@ def barrier_protocol(kernel: Kernel) -> Table:
     """What running the kernel without arithmetic found, for the tile counts where a ring starts, fills and wraps around."""
     report = explore(kernel, seeds=1)
     rows = [
-        ("key tiles of a task", "around " + ", ".join(map(str, report.tiles))),
+        ("key tiles", "around " + ", ".join(map(str, report.tiles))),
         ("batches", "\n".join(report.batches)),
         ("explored", f"{report.ctas:,} CTAs, {report.copies:,} copies, {report.waits:,} waits"),
         ("result", report.failure or "no fault"),

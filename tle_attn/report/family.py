@@ -18,7 +18,7 @@ from ..codegen.link import GENERATED
 from ..errors import SpecError, TleAttnError, plain
 from ..verify import EMULATED, Verification, oracle_options, tolerance, verify_kernel
 from .facts import facts_of, facts_table
-from .floor import Workload, work_of
+from .floor import Workload, work_of, workload_for
 from .table import Table
 
 if TYPE_CHECKING:
@@ -43,8 +43,9 @@ class Row:
         facts: {entry: facts} as compiled for sm_90a.
         verified: one verification per target that ran.
         protocol: the exploration of its barrier protocol.
-        floor_us: time floor of the stated workload on an H200.
-        gpu_us: measured time of that workload, None without a Hopper GPU.
+        workload: what the floor and the time are for.
+        floor_us: time floor on an H200.
+        gpu_us: measured time, None without a Hopper GPU.
         seconds: how long making it took.
         failure: what went wrong outside of a verification, or None.
     """
@@ -55,6 +56,7 @@ class Row:
     facts: dict[str, Facts] = {}
     verified: tuple[Verification, ...] = ()
     protocol: ProtocolReport | None = None
+    workload: Workload | None = None
     floor_us: float = float("nan")
     gpu_us: float | None = None
     seconds: float = 0.0
@@ -80,7 +82,7 @@ def point_label(point: dict[str, Any]) -> str:
     return " ".join(f"{key.rsplit('.', 1)[-1]}={plain(value)}" for key, value in point.items())
 
 
-def build_family(family: str, out: Path, *, jobs: int = 2, seed: int = 0, workload: Workload, tell: Tell = lambda done, total, what: None) -> list[Row]:
+def build_family(family: str, out: Path, *, jobs: int = 2, seed: int = 0, workload: Workload | None = None, tell: Tell = lambda done, total, what: None) -> list[Row]:
     """Generate, compile and verify every recipe of the library under `family`/; with a Hopper GPU run and time them there too.
 
     Args:
@@ -88,7 +90,7 @@ def build_family(family: str, out: Path, *, jobs: int = 2, seed: int = 0, worklo
         out: folder for the modules; what an earlier run left for these recipes is replaced.
         jobs: processes.
         seed: of the random problems.
-        workload: what floor and times are for.
+        workload: what floor and times of the kernels of its phase are for; others, and all without one, have their phase's usual workload.
         tell: told of progress.
 
     Returns:
@@ -125,7 +127,7 @@ def build_family(family: str, out: Path, *, jobs: int = 2, seed: int = 0, worklo
     return ordered
 
 
-def build_one(name: str, point: dict[str, Any], out: Path, seed: int, workload: Workload) -> Row:
+def build_one(name: str, point: dict[str, Any], out: Path, seed: int, workload: Workload | None) -> Row:
     """One kernel, without a GPU: modules written, compiled, and verified in emulation."""
     from ..recipe import load
 
@@ -134,8 +136,8 @@ def build_one(name: str, point: dict[str, Any], out: Path, seed: int, workload: 
     try:
         kernel = load(name).kernel(point)
         modules = write_modules(kernel, out / name.split("/", 1)[1] / (point_label(point).replace(" ", ",") or "default"))
-        work = work_of(kernel, workload, oracle_options(kernel))
-        row = evolve(row, modules=modules, floor_us=work.floor_us)
+        chosen = workload_for(kernel, workload)
+        row = evolve(row, modules=modules, workload=chosen, floor_us=work_of(kernel, chosen, oracle_options(kernel)).floor_us)
         row = evolve(row, facts=facts_of(kernel))
         # one schedule: the emulation reports a missing order in any
         row = evolve(row, protocol=explore(kernel, seeds=1))
@@ -148,7 +150,7 @@ def build_one(name: str, point: dict[str, Any], out: Path, seed: int, workload: 
     return evolve(row, seconds=time.perf_counter() - start)
 
 
-def run_on_gpu(row: Row, seed: int, workload: Workload) -> Row:
+def run_on_gpu(row: Row, seed: int, workload: Workload | None) -> Row:
     """The row with the kernel verified and timed on the GPU of this machine."""
     from ..recipe import load
     from .bench import time_kernel
@@ -159,7 +161,7 @@ def run_on_gpu(row: Row, seed: int, workload: Workload) -> Row:
     try:
         kernel = load(row.recipe).kernel(row.point)
         verified = (*row.verified, verify_kernel(kernel, "gluon", seed=seed))
-        return evolve(row, verified=verified, gpu_us=time_kernel(kernel, workload, Timer()))
+        return evolve(row, verified=verified, gpu_us=time_kernel(kernel, workload_for(kernel, workload), Timer()))
     except TleAttnError as error:
         return evolve(row, failure=f"{row.label}: {type(error).__name__}: {error}")
 
@@ -177,7 +179,7 @@ def write_modules(kernel: Kernel, folder: Path) -> tuple[Path, ...]:
     return tuple(files)
 
 
-def family_table(rows: list[Row], workload: Workload) -> Table:
+def family_table(rows: list[Row]) -> Table:
     """One line per kernel: errors by target, what the compiler used, floor and time."""
     targets = list(dict.fromkeys(v.target for row in rows for v in row.verified))
     timed = any(row.gpu_us is not None for row in rows)
@@ -192,9 +194,10 @@ def family_table(rows: list[Row], workload: Workload) -> Table:
         times = (f"{row.gpu_us:.2f}" if row.gpu_us is not None else "-",) if timed else ()
         shown = (*(errors.get(t, "-") for t in targets), protocol, *compiled, f"{row.floor_us:.2f}", *times)
         lines.append((row.label, *shown, "ok" if row.ok else "FAILED"))
+    workloads = "; ".join(dict.fromkeys(str(row.workload) for row in rows if row.workload)) or "none"
     note = (
         "error: largest relative RMS error against the float64 oracle on random ragged problems. Protocol: barriers explored in emulation. Registers, spills and shared memory: "
-        f"the Gluon module's attention kernel, compiled for sm_90a. Floor{' and time' if timed else ''}: {workload}; the floor at an H200's measured rates."
+        f"the Gluon module's attention kernel, compiled for sm_90a. Floor{' and time' if timed else ''}: {workloads}; the floor at an H200's measured rates."
     )
     if not timed:
         note += " No Hopper GPU here: nothing was run or timed on one."
@@ -202,7 +205,7 @@ def family_table(rows: list[Row], workload: Workload) -> Table:
     return Table(f"{sum(r.ok for r in rows)} of {len(rows)} kernels are right", columns, tuple(lines), "\n".join([note, *failures]))
 
 
-def write_report(rows: list[Row], out: Path, workload: Workload) -> Path:
+def write_report(rows: list[Row], out: Path) -> Path:
     """`report.md` in `out`: the table, what each module is, instruction facts and versions."""
     from ..build import versions
     from ..recipe import load
@@ -214,7 +217,7 @@ def write_report(rows: list[Row], out: Path, workload: Workload) -> Path:
     parts = [
         "# Reference kernels\n",
         f"Made with {made_with}. The TLE modules were run through an emulated `triton.language` and TLE, not on FlagTree.\n",
-        family_table(rows, workload).markdown(),
+        family_table(rows).markdown(),
         *(f"Allowed error: {limit:.0e}, because {reason}.\n" for limit, reason in sorted(allowed)),
         facts_table(facts).markdown(),
         Table("Modules", ("kernel", "files", ">seconds to make"), tuple(modules)).markdown(),

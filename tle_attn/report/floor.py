@@ -47,25 +47,65 @@ class Workload:
         name: what reports call it.
         kv_lens: tokens in the cache of each sequence, this step's included.
         kv_heads: key/value heads.
+        q_lens: for prefill, queries of each sequence, its last tokens; None for decode, where the kernel says it.
     """
 
     name: str
     kv_lens: tuple[int, ...]
     kv_heads: int = 1
+    q_lens: tuple[int, ...] | None = None
 
     @classmethod
     def named(cls, name: str) -> Workload:
-        """A workload of `tle_attn.testing.WORKLOADS`."""
+        """A workload of `tle_attn.testing.WORKLOADS` or `PREFILL_WORKLOADS`, with the heads of the CUDA reference's benchmarks."""
         from ..errors import SpecError
-        from ..testing.workloads import WORKLOADS
+        from ..testing.workloads import PREFILL_WORKLOADS, WORKLOADS
 
+        if name in PREFILL_WORKLOADS:
+            q_lens, kv_lens = zip(*PREFILL_WORKLOADS[name], strict=True)
+            return cls(name, kv_lens, kv_heads=4, q_lens=q_lens)
         if name not in WORKLOADS:
-            raise SpecError(f"no workload is called {name!r}", allowed=sorted(WORKLOADS))
+            raise SpecError(f"no workload is called {name!r}", allowed=sorted([*WORKLOADS, *PREFILL_WORKLOADS]))
         return cls(name, WORKLOADS[name])
 
+    @property
+    def phase(self) -> str:
+        return "decode" if self.q_lens is None else "prefill"
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """(queries, keys) of each sequence of a prefill workload."""
+        return list(zip(self.q_lens or (), self.kv_lens, strict=True))
+
     def __str__(self) -> str:
-        counts = {n: self.kv_lens.count(n) for n in dict.fromkeys(self.kv_lens)}
-        return f"{self.name} ({', '.join(f'{c} x {n}' for n, c in counts.items())} tokens, {self.kv_heads} kv head{'s' if self.kv_heads > 1 else ''})"
+        shapes = [f"{n} tokens" for n in self.kv_lens] if self.q_lens is None else [f"{q} queries on {kv} keys" for q, kv in self.pairs]
+        counts = ", ".join(f"{shapes.count(shape)} x {shape}" for shape in dict.fromkeys(shapes))
+        return f"{self.name} ({counts}, {self.kv_heads} kv head{'s' if self.kv_heads > 1 else ''})"
+
+
+#: what times and floors of a kernel are for if nothing else is asked for, by phase
+DEFAULT_WORKLOADS = {"decode": "uniform_4096", "prefill": "prefill_512_4k"}
+
+
+def benchmark_workloads(phase: str) -> list[Workload]:
+    """All named workloads of a phase."""
+    from ..testing.workloads import PREFILL_WORKLOADS, WORKLOADS
+
+    return [Workload.named(name) for name in (PREFILL_WORKLOADS if phase == "prefill" else WORKLOADS)]
+
+
+def require_phase(kernel: Kernel, workload: Workload) -> None:
+    """Raise SpecError unless the workload is of the kernel's phase."""
+    from ..errors import SpecError
+
+    if workload.phase != kernel.mainloop.PHASE:
+        raise SpecError(f"workload {workload.name} is for {workload.phase}, and {kernel.name} is a {kernel.mainloop.PHASE} kernel")
+
+
+def workload_for(kernel: Kernel, chosen: Workload | None) -> Workload:
+    """`chosen` where it is of the kernel's phase, else the phase's default."""
+    phase = kernel.mainloop.PHASE
+    return chosen if chosen is not None and chosen.phase == phase else Workload.named(DEFAULT_WORKLOADS[phase])
 
 
 @frozen
@@ -99,21 +139,27 @@ class Work:
 
 
 def work_of(kernel: Kernel, workload: Workload, oracle_options: dict[str, Any], machine: Machine = H200) -> Work:
-    """Work of a decode kernel; `oracle_options` (see `tle_attn.verify.oracle_options`) says what its masks hide."""
+    """Work of a kernel; `oracle_options` (see `tle_attn.verify.oracle_options`) says what its masks hide.  A block mask counts as one that keeps all."""
     problem = kernel.problem
-    n, window = problem.query_tokens, oracle_options.get("window")
-    causal = oracle_options.get("causal", False)
+    window, causal = oracle_options.get("window"), oracle_options.get("causal", False)
+    q_lens = workload.q_lens or (problem.query_tokens,) * len(workload.kv_lens)
     loaded = pairs = 0
-    for length in workload.kv_lens:
-        first = 0 if window is None else max(0, length - n - window + 1)
-        loaded += length - first
-        for i in range(n):
-            last = length - n + i if causal else length - 1
-            start = 0 if window is None else max(0, length - n + i - window + 1)
-            pairs += max(0, last - start + 1)
+    for n, length in zip(q_lens, workload.kv_lens, strict=True):
+        loaded += length - (0 if window is None else max(0, length - n - window + 1))
+        pairs += visible_pairs(n, length, causal=causal, window=window)
     element, out = problem.dtype.nbytes, kernel.mainloop.epilogue.dtype.nbytes
-    query_rows = len(workload.kv_lens) * n * problem.group * workload.kv_heads
+    query_rows = sum(q_lens) * problem.group * workload.kv_heads
     per_key = 2 * problem.head_dim * element + (SCALE_BYTES if kernel.mainloop.scale.KEY_SCALES else 0)
     nbytes = loaded * workload.kv_heads * per_key + query_rows * problem.head_dim * (element + out)
     flops = 4 * pairs * problem.group * workload.kv_heads * problem.head_dim
     return Work(nbytes, flops, machine, problem.dtype.value)
+
+
+def visible_pairs(queries: int, keys: int, *, causal: bool = True, window: int | None = None) -> int:
+    """(query, key) pairs that count, for the last `queries` of `keys` tokens."""
+    total = 0
+    for position in range(keys - queries, keys):
+        last = position if causal else keys - 1
+        start = 0 if window is None else max(0, position - window + 1)
+        total += max(0, last - start + 1)
+    return total

@@ -21,7 +21,7 @@ _MAKERS: dict[str, Callable[..., Plan]] = {"decode": plan_decode, "prefill": pla
 
 def plan(
     what: Recipe | Kernel | str, *, batch: int, query_heads: int, kv_heads: int, max_query_rows: int | None = None, device: Any = None,
-    target: str = "gluon", seed: int = 0, **problem: Any,
+    target: str = "gluon", seed: int = 0, executor: Any = None, **problem: Any,
 ) -> Plan:
     """Fix everything before launches: compile the kernels, size and allocate the workspace.
 
@@ -33,6 +33,7 @@ def plan(
         device: torch device; the GPU for target gluon and tle, the CPU for the emulations, if not given.
         target: "gluon" (stock Triton), "tle" (FlagTree), "cpu" (emulation), "tle-emulated".  Nothing falls back.
         seed: schedule of the emulation.
+        executor: that of another plan of this kernel and device, to share what it compiled; made if not given.
         problem: keys of the recipe's [problem]: query_tokens, page, head_dim.
 
     Raises:
@@ -60,7 +61,7 @@ def plan(
         raise InputError(f"max_query_rows: {kernel.name} is no prefill kernel; its rows are batch * query_tokens")
     device = device if device is not None else ("cpu" if target in ("cpu", "tle-emulated") else "cuda")
     geometry = {"batch": batch, "query_heads": query_heads, "kv_heads": kv_heads}
-    return _MAKERS[kernel.mainloop.PHASE](kernel, **geometry, **phase, device=device, target=target, seed=seed)
+    return _MAKERS[kernel.mainloop.PHASE](kernel, **geometry, **phase, device=device, target=target, seed=seed, executor=executor)
 
 
 __all__ = ["DecodePlan", "Plan", "PrefillPlan", "plan"]

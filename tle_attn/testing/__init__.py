@@ -1,16 +1,20 @@
 """What tests of attention kernels need: random problems with poisoned gaps, comparisons that say where, workloads."""
 
 from tle_attn.testing.compare import compare, compare_lse, relative_rms
-from tle_attn.testing.problems import DecodeProblem, PagedProblem, PrefillProblem, make_decode_problem, make_prefill_problem
-from tle_attn.testing.workloads import WORKLOADS
+from tle_attn.testing.prefill import ContiguousProblem, PrefillProblem, make_contiguous_problem, make_prefill_problem
+from tle_attn.testing.problems import DecodeProblem, PagedProblem, make_decode_problem
+from tle_attn.testing.workloads import PREFILL_WORKLOADS, WORKLOADS
 
 __all__ = [
+    "PREFILL_WORKLOADS",
     "WORKLOADS",
+    "ContiguousProblem",
     "DecodeProblem",
     "PagedProblem",
     "PrefillProblem",
     "compare",
     "compare_lse",
+    "make_contiguous_problem",
     "make_decode_problem",
     "make_prefill_problem",
     "relative_rms",

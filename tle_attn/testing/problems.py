@@ -1,8 +1,8 @@
-"""Random attention problems over paged caches, for decode and for prefill."""
+"""Random attention problems over paged caches: what those of all phases share, and decode."""
 
 import math
 from collections.abc import Iterable
-from typing import Self
+from typing import Any, Self
 
 import torch
 from attrs import evolve, fields, frozen
@@ -10,9 +10,6 @@ from torch import Tensor
 
 from tle_attn.oracle import attention, quantise_e4m3
 from tle_attn.testing.paged import PagedCache, make_paged_cache, spread
-
-#: The CUDA reference wants the token axis of prefill q scales in multiples of this.
-Q_SCALE_MULTIPLE = 128
 
 
 @frozen(eq=False, kw_only=True)
@@ -31,6 +28,27 @@ class PagedProblem:
     @property
     def is_fp8(self) -> bool:
         return self.q.dtype == torch.float8_e4m3fn
+
+    @property
+    def geometry(self) -> dict[str, int]:
+        """What a plan for this problem is told, as keyword arguments."""
+        return {"batch": len(self.kv_lens), "query_heads": self.q.shape[1], "kv_heads": self.k_cache.shape[2]}
+
+    @property
+    def lengths(self) -> dict[str, Tensor]:
+        """What `Plan.schedule` takes, as keyword arguments."""
+        return {"kv_lens": self.kv_lens}
+
+    @property
+    def scales(self) -> dict[str, Tensor]:
+        """Scales as keyword arguments of `Plan.run`: none for bf16."""
+        given = {"q_scale": self.q_scale, "k_scale": self.k_scale, "v_scale": self.v_scale}
+        return {name: scale for name, scale in given.items() if scale is not None}
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """All tensors as keyword arguments of `Plan.run`."""
+        return {**{name: getattr(self, name) for name in ("q", "k_cache", "v_cache", "block_ids", "kv_lens")}, **self.scales}
 
     def new_output(self, dtype: torch.dtype = torch.bfloat16) -> Tensor:
         """An output [T, Hq, D] full of NaN: what a kernel does not write shows."""
@@ -63,35 +81,6 @@ class DecodeProblem(PagedProblem):
         """The query row in words, for failures."""
         sequence, query = divmod(row, self.query_tokens)
         return f"sequence {sequence} with kv_len {int(self.kv_lens[sequence])}, query {query} of {self.query_tokens}"
-
-
-@frozen(eq=False, kw_only=True)
-class PrefillProblem(PagedProblem):
-    """Ragged queries, and maybe rows after them that belong to no sequence.  q_scale [B, Hq, S]."""
-
-    cu_seqlens_q: Tensor  #: int32 [B + 1]
-
-    @property
-    def max_q_len(self) -> int:
-        """Queries of the longest sequence."""
-        return int(self.cu_seqlens_q.diff().max())
-
-    @property
-    def num_queries(self) -> int:
-        """Rows of q that sequences own."""
-        return int(self.cu_seqlens_q[-1])
-
-    def reference(self, **options) -> tuple[Tensor, Tensor | None]:
-        """(out, lse) of `tle_attn.oracle.attention`; FP8 problems quantise P unless told otherwise."""
-        return self._reference({"cu_seqlens_q": self.cu_seqlens_q, **options})
-
-    def name_row(self, row: int) -> str:
-        """The query row in words, for failures."""
-        if row >= self.num_queries:
-            return "a row of no sequence"
-        sequence = int((self.cu_seqlens_q <= row).sum()) - 1
-        start, end = self.cu_seqlens_q[sequence : sequence + 2].tolist()
-        return f"sequence {sequence} with kv_len {int(self.kv_lens[sequence])}, query {row - start} of {end - start}"
 
 
 def make_decode_problem(
@@ -130,68 +119,17 @@ def make_decode_problem(
         poison=poison,
         extra_pages=extra_pages,
     )
-    q, q_scale = _queries(len(lengths) * query_tokens, heads[0], head_dim, dtype, logit_std, generator)
-    tensors = {**_tensors(cache), "q": q, "q_scale": q_scale, "kv_lens": torch.tensor(lengths, dtype=torch.int32)}
+    q, q_scale = queries(len(lengths) * query_tokens, heads[0], head_dim, dtype, logit_std, generator)
+    tensors = {**tensors_of(cache), "q": q, "q_scale": q_scale, "kv_lens": torch.tensor(lengths, dtype=torch.int32)}
     return DecodeProblem(query_tokens=query_tokens, **tensors).to(device)
 
 
-def make_prefill_problem(
-    q_lens: Iterable[int],
-    kv_lens: Iterable[int],
-    *,
-    padding_rows: int = 0,
-    heads: tuple[int, int] = (8, 1),
-    head_dim: int = 128,
-    page: int = 64,
-    dtype: str = "bf16",
-    layout: str = "NHD",
-    quant: int | None = None,
-    logit_std: float = 1.0,
-    seed: int = 0,
-    poison: bool = True,
-    extra_pages: int = 3,
-    device: torch.device | str = "cpu",
-) -> PrefillProblem:
-    """A random prefill problem: sequence b has q_lens[b] queries (0 allowed), the last tokens of its kv_lens[b].
-
-    As `make_decode_problem`, but K scales of quant 0 are apart from the cache.  `padding_rows` rows at the end of q, and
-    q scales of no query, are poison too.
-    """
-    lengths, q_lengths = list(kv_lens), list(q_lens)
-    generator = torch.Generator().manual_seed(seed)
-    cache = make_paged_cache(
-        lengths,
-        generator,
-        heads=heads[1],
-        head_dim=head_dim,
-        page=page,
-        dtype=dtype,
-        quant=quant,
-        layout=layout,
-        scales_in_cache=False,
-        poison=poison,
-        extra_pages=extra_pages,
-    )
-    starts = torch.tensor([0, *q_lengths]).cumsum(0)
-    fill = math.nan if poison else 0.0
-    live, row_scale = _queries(sum(q_lengths), heads[0], head_dim, dtype, logit_std, generator)
-    q = torch.full((len(live) + padding_rows, *live.shape[1:]), fill).to(live.dtype)
-    q[: len(live)] = live
-    q_scale = None
-    if row_scale is not None:
-        padded = -(-max(q_lengths, default=0) // Q_SCALE_MULTIPLE) * Q_SCALE_MULTIPLE
-        q_scale = torch.full((len(q_lengths), heads[0], padded), fill)
-        for b, length in enumerate(q_lengths):
-            q_scale[b, :, :length] = row_scale[starts[b] : starts[b + 1]].T
-    tensors = {**_tensors(cache), "q": q, "q_scale": q_scale, "kv_lens": torch.tensor(lengths, dtype=torch.int32)}
-    return PrefillProblem(cu_seqlens_q=starts.int(), **tensors).to(device)
-
-
-def _tensors(cache: PagedCache) -> dict[str, Tensor | None]:
+def tensors_of(cache: PagedCache) -> dict[str, Any]:
+    """Its tensors by name."""
     return {field.name: getattr(cache, field.name) for field in fields(PagedCache)}
 
 
-def _queries(rows: int, num_heads: int, head_dim: int, dtype: str, logit_std: float, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
+def queries(rows: int, num_heads: int, head_dim: int, dtype: str, logit_std: float, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
     """Queries of standard deviation `logit_std`, with a scale per row and head if they are FP8."""
     q = torch.randn(rows, num_heads, head_dim, generator=generator) * logit_std
     if dtype == "bf16":

@@ -1,6 +1,8 @@
-"""KV lengths of the decode benchmark that the CUDA reference (Tencent hpc-ops, benchmark/attention_decode) publishes.
+"""Lengths of the benchmarks.
 
-It runs them with heads (8, 1), head_dim 128, page 64 and one query token.
+Decode: KV lengths that the CUDA reference (Tencent hpc-ops, benchmark/attention_decode) publishes.  It runs them with heads (8, 1), head_dim 128,
+page 64 and one query token.  Prefill: (queries, keys) of each sequence.  The first three are those for which its kernels were published, with
+heads (32, 4).
 """
 
 _K = 1024
@@ -16,4 +18,16 @@ WORKLOADS: dict[str, tuple[int, ...]] = {
     "one_64k_31x4k": (64 * _K,) + (4 * _K,) * 31,
     "one_128k_31x4k": (128 * _K,) + (4 * _K,) * 31,
     "two_32k_30x4k": (32 * _K,) * 2 + (4 * _K,) * 30,
+}
+
+#: Name to the (queries, keys) of each sequence, in order.
+PREFILL_WORKLOADS: dict[str, tuple[tuple[int, int], ...]] = {
+    "prefill_127": ((127, 127),),
+    "prefill_512_4k": ((512, 4 * _K),),
+    "prefill_512_32k": ((512, 32 * _K),),
+    "prefill_2k": ((2 * _K, 2 * _K),),
+    "prefill_8k": ((8 * _K, 8 * _K),),
+    "prefill_32k": ((32 * _K, 32 * _K),),
+    "prefill_4x4k": ((4 * _K, 4 * _K),) * 4,
+    "prefill_8k_15x512": ((8 * _K, 8 * _K),) + ((512, 512),) * 15,
 }

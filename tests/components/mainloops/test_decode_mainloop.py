@@ -13,7 +13,7 @@ from tle_attn.components.scores.soft_cap import SoftCap
 from tle_attn.errors import ResourceError
 from tle_attn.spec import Kernel, Problem
 from tle_attn.testing import compare, compare_lse, make_decode_problem
-from tle_attn.verify import problem_for, scales_of
+from tle_attn.verify import problem_for
 
 LENGTHS = [1, 63, 64, 65, 130, 0, 700]
 
@@ -24,7 +24,7 @@ def check(kernel: Kernel, target: str, seed: int, *, lengths=LENGTHS, kv_heads: 
     problem = problem_for(kernel, lengths, kv_heads, layout=layout, seed=seed, device=device)
     plan = tle_attn.plan(kernel, batch=len(lengths), query_heads=p.group * kv_heads, kv_heads=kv_heads, target=target, seed=seed)
     out = problem.new_output()
-    _, lse = plan.run(problem.q, problem.k_cache, problem.v_cache, problem.block_ids, problem.kv_lens, out=out, **scales_of(problem))
+    _, lse = plan.run(problem.q, problem.k_cache, problem.v_cache, problem.block_ids, problem.kv_lens, out=out, **problem.scales)
     ref, ref_lse = problem.reference(lse_base=lse_base, **options)
     compare(out, ref, rms=2e-2 if problem.is_fp8 else 3e-3, name_row=problem.name_row)
     if lse_base:
