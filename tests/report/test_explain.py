@@ -50,7 +50,7 @@ def test_barriers_say_who_arrives_and_who_waits() -> None:
 def test_protocol_is_explored_around_the_ring() -> None:
     recipe = tle_attn.load("hy3/decode_bf16_static").set({"ring.stages": 2})
     rows = dict(table(explain(recipe), "Barrier protocol").rows)
-    assert rows["key tiles of a task"] == "around 0, 1, 2, 3, 7" and rows["result"] == "no fault"
+    assert rows["key tiles"] == "around 0, 1, 2, 3, 7" and rows["result"] == "no fault"
     assert not [t for t in explain(recipe, protocol=False) if t.title == "Barrier protocol"]
 
 
@@ -69,7 +69,7 @@ def test_arguments_are_those_of_the_module() -> None:
 
 def test_floor_is_for_the_stated_workload() -> None:
     shown = table(explain(tle_attn.load("hy3/decode_bf16"), Workload.named("one_64k_7x4k"), protocol=False), "Time floor")
-    assert shown.title == "Time floor of one_64k_7x4k (1 x 65536, 7 x 4096 tokens, 1 kv head)"
+    assert shown.title == "Time floor of one_64k_7x4k (1 x 65536 tokens, 7 x 4096 tokens, 1 kv head)"
     tokens = 65536 + 7 * 4096
     assert float(shown.rows[0][3]) == pytest.approx((tokens * 2 * 128 * 2 + 8 * 8 * 128 * 4) / 4.27e12 * 1e6, abs=0.01)
 

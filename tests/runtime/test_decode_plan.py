@@ -26,7 +26,7 @@ class TestGeometry:
             make_plan(**geometry)
 
     def test_what_no_kernel_serves_names_the_recipe_key(self, make_plan):
-        with pytest.raises(SpecError, match=r"decode_bf16\.toml: problem\.page: page cannot be 48"):
+        with pytest.raises(SpecError, match=r"decode_bf16\.toml with .*problem\.page = 48: problem\.page: page cannot be 48"):
             make_plan(page=48)
         with pytest.raises(SpecError, match="problem.pages: Problem has no option 'pages'"):
             make_plan(pages=64)
