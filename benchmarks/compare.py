@@ -1,4 +1,4 @@
-"""Compare a record with a baseline: `python -m benchmarks.compare RECORD [--baseline FILE]`.
+"""Compare a record, of decode or of prefill, with a baseline: `python -m benchmarks.compare RECORD [--baseline FILE]`.
 
 A ratio is baseline time over our time: above 1 is faster.
 """
@@ -99,7 +99,14 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("record", type=Path)
     parser.add_argument("--baseline", type=Path, default=BASELINE)
     options = parser.parse_args(argv)
-    for summary in summarize(read(options.record)["rows"], read_baseline(options.baseline)):
+    rows = read(options.record)["rows"]
+    if rows and "group" in rows[0]:
+        from benchmarks import prefill_compare
+
+        baseline = prefill_compare.read_baseline(options.baseline)
+        print("\n".join([*(prefill_compare.line(row, baseline) for row in rows), *prefill_compare.summaries(rows, baseline)]))
+        return
+    for summary in summarize(rows, read_baseline(options.baseline)):
         print(summary)
 
 

@@ -1,4 +1,4 @@
-"""The batches of the decode benchmark, made on the device that they are measured on.
+"""The batches of the decode benchmark, made on the device that they are measured on, and what other benchmarks need to make theirs.
 
 Their KV lengths are `tle_attn.testing.WORKLOADS`; heads, page and seed are those of the CUDA reference's benchmark.
 """
@@ -6,6 +6,7 @@ Their KV lengths are `tle_attn.testing.WORKLOADS`; heads, page and seed are thos
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 
@@ -41,38 +42,11 @@ def decode_problem(
         raise ValueError(f'layout: {layout!r}; allowed: "NHD", "HND"')
     lengths = WORKLOADS[case]
     generator = torch.Generator(device).manual_seed(SEED)
-    needed = [-(-n // page) for n in lengths]
-    pages = sum(needed) + SPARE_PAGES
-    order = torch.randperm(pages, generator=generator, device=device).int()
-    block_ids = torch.full((len(lengths), max(needed)), -1, dtype=torch.int32, device=device)
-    live = torch.zeros(pages, page, dtype=torch.bool, device=device)
-    first = 0
-    for b, (length, count) in enumerate(zip(lengths, needed, strict=True)):
-        mine = order[first : first + count]
-        block_ids[b, :count] = mine
-        live[mine.long()] = (torch.arange(count * page, device=device) < length).view(count, page)
-        first += count
-
-    def laid_out(values: torch.Tensor, extra: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """NHD views of [pages, page, heads, dim] values and of `extra` rows after them, in one allocation of the asked-for layout."""
-        both = values if extra is None else torch.cat([values, extra], 1)
-        if layout == "HND":
-            both = both.permute(0, 2, 1, 3).contiguous().permute(0, 2, 1, 3)
-        return both[:, :page], None if extra is None else both[:, page:]
+    block_ids, live = paged(lengths, page, generator, device)
+    pages = len(live)
 
     def noise(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.bfloat16, device=device)
-
-    def dead(cache: torch.Tensor) -> torch.Tensor:
-        if quant is None:
-            cache[~live] = math.nan
-        else:
-            cache.view(torch.uint8)[~live] = 0x7F  # NaN in e4m3
-        return cache
-
-    def quantised(x: torch.Tensor, dims: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
-        scale = x.float().abs().amax(dims, keepdim=True) / 448
-        return (x.float() / scale).to(torch.float8_e4m3fn), scale
 
     q, k, v = noise(len(lengths) * query_tokens, heads[0], head_dim), noise(pages, page, heads[1], head_dim), noise(pages, page, heads[1], head_dim)
     scales: dict[str, torch.Tensor | None] = {"q_scale": None, "k_scale": None, "v_scale": None}
@@ -84,9 +58,46 @@ def decode_problem(
         scales = {"q_scale": q_scale.squeeze(2).contiguous(), "k_scale": k_scale.reshape(-1), "v_scale": v_scale.reshape(-1)}
         if quant == 0:
             extra = k_scale.view(pages, page // 32, 32, heads[1]).permute(0, 1, 3, 2).contiguous().view(torch.float8_e4m3fn)
-    k_cache, k_rows = laid_out(dead(k), extra)
-    v_cache, _ = laid_out(dead(v), None)
+    k, v = poisoned(k, live), poisoned(v, live)
+    both = laid_out(k if extra is None else torch.cat([k, extra], 1), layout)
+    k_cache, v_cache = both[:, :page], laid_out(v, layout)
     if quant == 0:
-        scales["k_scale"] = k_rows
+        scales["k_scale"] = both[:, page:]
     kv_lens = torch.tensor(lengths, dtype=torch.int32, device=device)
     return DecodeProblem(q=q, k_cache=k_cache, v_cache=v_cache, block_ids=block_ids, kv_lens=kv_lens, query_tokens=query_tokens, **scales)
+
+
+def paged(lengths: Sequence[int], page: int, generator: torch.Generator, device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Page ids int32 [sequences, pages of the longest], -1 where there is none, in random order; and bool [pages, page]: slots that hold a token."""
+    needed = [-(-n // page) for n in lengths]
+    pages = sum(needed) + SPARE_PAGES
+    order = torch.randperm(pages, generator=generator, device=device).int()
+    block_ids = torch.full((len(lengths), max(needed)), -1, dtype=torch.int32, device=device)
+    live = torch.zeros(pages, page, dtype=torch.bool, device=device)
+    first = 0
+    for b, (length, count) in enumerate(zip(lengths, needed, strict=True)):
+        mine = order[first : first + count]
+        block_ids[b, :count] = mine
+        live[mine.long()] = (torch.arange(count * page, device=device) < length).view(count, page)
+        first += count
+    return block_ids, live
+
+
+def poisoned(cache: torch.Tensor, live: torch.Tensor) -> torch.Tensor:
+    """A cache [pages, page, heads, dim] with NaN in every slot without a token, in place."""
+    if cache.dtype == torch.float8_e4m3fn:
+        cache.view(torch.uint8)[~live] = 0x7F
+    else:
+        cache[~live] = math.nan
+    return cache
+
+
+def laid_out(cache: torch.Tensor, layout: str) -> torch.Tensor:
+    """An NHD view of a cache [pages, rows, heads, dim] whose memory is in `layout`."""
+    return cache if layout == "NHD" else cache.permute(0, 2, 1, 3).contiguous().permute(0, 2, 1, 3)
+
+
+def quantised(x: torch.Tensor, dims: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+    """x as e4m3, and its scales, which `dims` share and keep with extent 1."""
+    scale = x.float().abs().amax(dims, keepdim=True) / 448
+    return (x.float() / scale).to(torch.float8_e4m3fn), scale
