@@ -1,198 +1,28 @@
-"""The decode operators of Tencent's hpc-ops under their names, with their arguments, defaults and in-place behaviour.
+"""The attention operators of Tencent's hpc-ops under their names, with their arguments, defaults and in-place behaviour.
 
     from tle_attn.compat import hpc_ops as hpc
 
-In these functions `mtp` is the number of draft tokens, so every request has mtp + 1 query tokens; only in `assign_attention_decode_task` is it
-the number of query tokens itself.  Limits are wider than there: pages of 16 to 128 tokens, mtp 0 to 4 for every type, any number of query heads
-per key/value head that makes at most 64 query rows with the query tokens.  What is out of range raises HpcOpsError before anything is launched.
-Differences: docs/hpc-ops.md.
+What is out of range raises HpcOpsError before anything is launched.  Differences: docs/hpc-ops.md.
 """
 
-from __future__ import annotations
+from .hpc_common import HpcOpsError, QuantType
+from .hpc_decode import assign_attention_decode_task, attention_decode_bf16, attention_decode_fp8, get_attention_decode_task_workspace
+from .hpc_prefill import (
+    attention_prefill_bf16,
+    attention_with_kvcache_blocksparse_prefill_fp8,
+    attention_with_kvcache_prefill_bf16,
+    attention_with_kvcache_prefill_fp8,
+)
 
-import re
-from collections.abc import Callable
-from enum import Enum
-from functools import wraps
-from typing import ParamSpec, TypeVar
-
-import torch
-from torch import Tensor
-
-from .. import ops
-from ..errors import InputError, InputTypeError
-from ..ops.decode import MAX_QUERY_TOKENS, TILE
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-class QuantType(Enum):
-    """What shares a scale; decode knows the first two."""
-
-    QPERTOKEN_PERHEAD_KPERTOKEN_PERHEAD_VPERHEAD = 0
-    QPERTOKEN_PERHEAD_KPERTENSOR_VPERTENSOR = 1
-    QPERTENSOR_KPERTENSOR_VPERTENSOR = 2
-    QPERTOKEN_PERHEAD_KPERTOKEN_PERHEAD_VPERHEAD_QKHADAMARD = 3
-
-
-class HpcOpsError(InputError, RuntimeError):
-    """An argument breaks the contract of the operator; a RuntimeError, as there."""
-
-
-#: what this library's messages call the arguments
-_THEIRS = {
-    "k_cache": "kcache", "v_cache": "vcache", "kv_lens": "num_seq_kvcache", "q_scale": "qscale", "k_scale": "kscale", "v_scale": "vscale",
-    "tasks:": "task_map:", "out:": "output:", "query_tokens": "(mtp + 1)", "query_heads": "num_head_q", "kv_heads": "num_head_kv",
-}  # fmt: skip
-_OURS = re.compile("|".join(rf"\b{name}" + ("" if name.endswith(":") else r"\b") for name in _THEIRS))
-
-
-def _in_their_words(function: Callable[P, R]) -> Callable[P, R]:
-    """Errors name the arguments as this module does."""
-
-    @wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        if torch.compiler.is_compiling():
-            return function(*args, **kwargs)
-        try:
-            return function(*args, **kwargs)
-        except (InputError, InputTypeError) as error:
-            raise HpcOpsError(_OURS.sub(lambda found: _THEIRS[found[0]], str(error))) from error
-
-    return call
-
-
-@_in_their_words
-def attention_decode_bf16(
-    q: Tensor,
-    kcache: Tensor,
-    vcache: Tensor,
-    block_ids: Tensor,
-    num_seq_kvcache: Tensor,
-    mtp: int = 0,
-    new_kv_included: bool = False,
-    splitk: bool = True,
-    task_map: Tensor | None = None,
-    split_flag: Tensor | None = None,
-    output: Tensor | None = None,
-) -> Tensor:
-    """Attention of each request's mtp + 1 newest tokens over its paged cache, bfloat16.
-
-    Args:
-        q: bf16 [batch * (mtp + 1), query heads, 128].
-        kcache, vcache: bf16 [pages, page, kv heads, 128], any strides that TMA takes (NHD, HND, K or V of a joint cache).  They are only read, and
-            unused slots of a last page may hold anything.
-        block_ids: int32 [batch, pages of the longest request]; entries past a request's last page are not read.
-        num_seq_kvcache: int32 [batch], tokens in the cache; with a task map they are those that the map was assigned for.
-        mtp: draft tokens, 0 to 4.
-        new_kv_included: whether num_seq_kvcache counts this step's mtp + 1 tokens.
-        splitk: whether requests may be split; must be set with a task map.
-        task_map: assigned by `assign_attention_decode_task` for this batch; without one, requests are split by a fixed rule.
-        split_flag: taken and not used.
-        output: bf16 [batch * (mtp + 1), query heads, 128] to write into; a new tensor if None.
-
-    Returns:
-        `output`, or the new tensor.  A request whose query sees no key gets zeros.
-
-    Raises:
-        HpcOpsError: an argument is out of range; nothing was launched.
-        TargetUnavailable: no Hopper GPU holds the tensors.
-    """
-    tensors = (q, kcache, vcache, block_ids, num_seq_kvcache)
-    options = _options(mtp, new_kv_included, splitk, task_map)
-    if output is None:
-        return torch.ops.tle_attn.attention_decode_bf16(*tensors, **options)
-    torch.ops.tle_attn.attention_decode_bf16_out(*tensors, **options, out=output)
-    return output
-
-
-@_in_their_words
-def attention_decode_fp8(
-    q: Tensor,
-    kcache: Tensor,
-    vcache: Tensor,
-    block_ids: Tensor,
-    num_seq_kvcache: Tensor,
-    qscale: Tensor,
-    kscale: Tensor,
-    vscale: Tensor,
-    mtp: int = 0,
-    new_kv_included: bool = False,
-    quant_type: QuantType = QuantType.QPERTOKEN_PERHEAD_KPERTENSOR_VPERTENSOR,
-    splitk: bool = True,
-    task_map: Tensor | None = None,
-    split_flag: Tensor | None = None,
-    output: Tensor | None = None,
-) -> Tensor:
-    """softmax(Q K^T qscale kscale / sqrt(128)) V vscale, with Q, K and V in float8_e4m3fn and a bf16 result; else as `attention_decode_bf16`.
-
-    Args:
-        kcache, vcache: e4m3, or another type of one byte that holds e4m3.
-        qscale: float32 [batch * (mtp + 1), query heads].
-        kscale: float32 [1], or with the first quant type the scales of every token and head: the extra rows of the cache's own pages
-            (e4m3 view [pages, page / 32, kv heads, 128] of float32 numbers), or float32 [pages, page / 32, kv heads, 32] anywhere.
-        vscale: float32 [1], or [kv heads] with the first quant type.
-        quant_type: the first two, or their numbers.
-    """
-    number = quant_type.value if isinstance(quant_type, Enum) else quant_type
-    if number not in (0, 1):
-        raise HpcOpsError(f"quant_type: {quant_type} where 0 (K per token and head, V per head) or 1 (K and V per tensor) is supported")
-    if (kscale.dim() == 4) != (number == 0):
-        raise HpcOpsError(f"kscale: shape {tuple(kscale.shape)} where quant_type {number} wants " + ("[pages, page / 32, num_head_kv, 128 bytes]", "[1]")[number])
-    tensors = (q, _e4m3(kcache), _e4m3(vcache), block_ids, num_seq_kvcache, qscale, _e4m3(kscale), vscale)
-    options = _options(mtp, new_kv_included, splitk, task_map)
-    if output is None:
-        return torch.ops.tle_attn.attention_decode_fp8(*tensors, **options)
-    torch.ops.tle_attn.attention_decode_fp8_out(*tensors, **options, out=output)
-    return output
-
-
-@_in_their_words
-def get_attention_decode_task_workspace(max_num_batch: int, max_seqlen: int, num_head_kv: int, min_process_len: int = 512) -> Tensor:
-    """A task map, int8, for up to `max_num_batch` requests; its content is this library's own.
-
-    Its size depends on neither `max_seqlen` nor `min_process_len`: there are as many tasks as the GPU works on at once, and one more for each
-    request where requests alone exceed them.
-    """
-    return ops.new_task_map(max_num_batch, num_head_kv).view(torch.int8)
-
-
-@_in_their_words
-def assign_attention_decode_task(
-    num_seq_kvcache: Tensor, task_map: Tensor, num_head_kv: int, mtp: int, new_kv_included: bool, min_process_len: int = 512
-) -> Tensor:
-    """Fill `task_map` for these lengths, on the GPU and without a host read, so it can be captured; one call serves all layers of a step.
-
-    Args:
-        num_seq_kvcache: int32 [batch]; lengths on the host are copied to the task map's device.
-        task_map: made by `get_attention_decode_task_workspace` for at least this batch.
-        num_head_kv: key/value heads.
-        mtp: query tokens per request, 1 to 5 (here it does not mean draft tokens).
-        new_kv_included: whether num_seq_kvcache counts this step's tokens.
-        min_process_len: tokens of a task at least, rounded up to whole tiles of 64.
-
-    Returns:
-        `task_map`.
-    """
-    if not 1 <= mtp <= MAX_QUERY_TOKENS:
-        raise HpcOpsError(f"mtp: {mtp} where 1 to {MAX_QUERY_TOKENS} are supported; in this function it is the number of query tokens per request")
-    if num_seq_kvcache.device.type == "cpu":
-        num_seq_kvcache = num_seq_kvcache.to(task_map.device, non_blocking=True)
-    min_tokens = max(-(-min_process_len // TILE), 1) * TILE
-    torch.ops.tle_attn.plan_decode_tasks(num_seq_kvcache, task_map, num_head_kv, mtp, new_kv_included, min_tokens)
-    return task_map
-
-
-def _e4m3(tensor: Tensor) -> Tensor:
-    """Bytes of any type as e4m3."""
-    return tensor.view(torch.float8_e4m3fn) if tensor.dtype in (torch.uint8, torch.int8) else tensor
-
-
-def _options(mtp: int, new_kv_included: bool, splitk: bool, task_map: Tensor | None) -> dict[str, int | bool | Tensor | None]:
-    """Options of this library's operators."""
-    if not 0 <= mtp < MAX_QUERY_TOKENS:
-        raise HpcOpsError(f"mtp: {mtp} draft tokens where 0 to {MAX_QUERY_TOKENS - 1} are supported")
-    if task_map is not None and not splitk:
-        raise HpcOpsError("splitk: must be True with a task_map, which splits requests")
-    return {"query_tokens": mtp + 1, "new_kv_included": new_kv_included, "split": splitk, "tasks": task_map}
+__all__ = [
+    "HpcOpsError",
+    "QuantType",
+    "assign_attention_decode_task",
+    "attention_decode_bf16",
+    "attention_decode_fp8",
+    "attention_prefill_bf16",
+    "attention_with_kvcache_blocksparse_prefill_fp8",
+    "attention_with_kvcache_prefill_bf16",
+    "attention_with_kvcache_prefill_fp8",
+    "get_attention_decode_task_workspace",
+]

@@ -6,6 +6,7 @@
 Unlike a `Plan`, an operator is not told its geometry ahead: it makes a plan at the first call of each and keeps it.
 """
 
+from . import prefill as _prefill  # noqa: F401  (registers its operators)
 from .decode import new_task_map
 from .emulation import emulate
 

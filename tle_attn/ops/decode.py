@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from ..runtime.decode import DecodePlan
 from ..runtime.inputs import check_counts
 from ..spec.tasks import RECORD
 from . import plans
+from .common import DEVICES, TAGS, on_device, want_dimensions, want_head_dim
 from .emulation import emulating, target_of
 
 TILE = 64
@@ -27,37 +27,35 @@ _TENSORS = "Tensor q, Tensor k_cache, Tensor v_cache, Tensor block_ids, Tensor k
 _SCALES = "Tensor q_scale, Tensor k_scale, Tensor v_scale"
 _OPTIONS = "int query_tokens=1, bool new_kv_included=True, bool split=True, float? softmax_scale=None, Tensor? tasks=None"
 _OUT = "*, Tensor(a!) out"
-_TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
-_DEVICES = ("cpu", "cuda")
 
-define("tle_attn::attention_decode_bf16", f"({_TENSORS}, {_OPTIONS}) -> Tensor", tags=_TAGS)
-define("tle_attn::attention_decode_bf16_out", f"({_TENSORS}, {_OPTIONS}, {_OUT}) -> ()", tags=_TAGS)
-define("tle_attn::attention_decode_fp8", f"({_TENSORS}, {_SCALES}, {_OPTIONS}) -> Tensor", tags=_TAGS)
-define("tle_attn::attention_decode_fp8_out", f"({_TENSORS}, {_SCALES}, {_OPTIONS}, {_OUT}) -> ()", tags=_TAGS)
+define("tle_attn::attention_decode_bf16", f"({_TENSORS}, {_OPTIONS}) -> Tensor", tags=TAGS)
+define("tle_attn::attention_decode_bf16_out", f"({_TENSORS}, {_OPTIONS}, {_OUT}) -> ()", tags=TAGS)
+define("tle_attn::attention_decode_fp8", f"({_TENSORS}, {_SCALES}, {_OPTIONS}) -> Tensor", tags=TAGS)
+define("tle_attn::attention_decode_fp8_out", f"({_TENSORS}, {_SCALES}, {_OPTIONS}, {_OUT}) -> ()", tags=TAGS)
 define(
     "tle_attn::plan_decode_tasks",
-    "(Tensor kv_lens, Tensor(a!) tasks, int kv_heads, int query_tokens=1, bool new_kv_included=True, int min_tokens=512) -> ()", tags=_TAGS,
+    "(Tensor kv_lens, Tensor(a!) tasks, int kv_heads, int query_tokens=1, bool new_kv_included=True, int min_tokens=512) -> ()", tags=TAGS,
 )  # fmt: skip
 
 
-@impl("tle_attn::attention_decode_bf16", _DEVICES)
+@impl("tle_attn::attention_decode_bf16", DEVICES)
 def _decode_bf16(q: Tensor, k_cache: Tensor, v_cache: Tensor, block_ids: Tensor, kv_lens: Tensor, *options: Any) -> Tensor:
     return _decode((q, k_cache, v_cache, block_ids, kv_lens), None, None, *options)
 
 
-@impl("tle_attn::attention_decode_bf16_out", _DEVICES)
+@impl("tle_attn::attention_decode_bf16_out", DEVICES)
 def _decode_bf16_out(q: Tensor, k_cache: Tensor, v_cache: Tensor, block_ids: Tensor, kv_lens: Tensor, *options: Any, out: Tensor) -> None:
     _decode((q, k_cache, v_cache, block_ids, kv_lens), None, out, *options)
 
 
-@impl("tle_attn::attention_decode_fp8", _DEVICES)
+@impl("tle_attn::attention_decode_fp8", DEVICES)
 def _decode_fp8(
     q: Tensor, k_cache: Tensor, v_cache: Tensor, block_ids: Tensor, kv_lens: Tensor, q_scale: Tensor, k_scale: Tensor, v_scale: Tensor, *options: Any
 ) -> Tensor:
     return _decode((q, k_cache, v_cache, block_ids, kv_lens), (q_scale, k_scale, v_scale), None, *options)
 
 
-@impl("tle_attn::attention_decode_fp8_out", _DEVICES)
+@impl("tle_attn::attention_decode_fp8_out", DEVICES)
 def _decode_fp8_out(
     q: Tensor, k_cache: Tensor, v_cache: Tensor, block_ids: Tensor, kv_lens: Tensor, q_scale: Tensor, k_scale: Tensor, v_scale: Tensor, *options: Any, out: Tensor
 ) -> None:
@@ -92,7 +90,7 @@ def _decode(
     plan = _plan(q, k_cache, kv_lens, kind, query_tokens, tasks is not None, split)
     records = None if tasks is None else _records(tasks, plan)
     named = dict(zip(("q_scale", "k_scale", "v_scale"), scales or ()))
-    with _on(plan.device):
+    with on_device(plan.device):
         workspace = plans.workspace_of(plan, records)
         out, _ = plan.run(
             *tensors, out=out, new_kv_included=new_kv_included, softmax_scale=softmax_scale, scheduled=records is not None, workspace=workspace, **named
@@ -100,18 +98,18 @@ def _decode(
     return out
 
 
-@impl("tle_attn::plan_decode_tasks", _DEVICES)
+@impl("tle_attn::plan_decode_tasks", DEVICES)
 def _plan_decode_tasks(
     kv_lens: Tensor, tasks: Tensor, kv_heads: int, query_tokens: int = 1, new_kv_included: bool = True, min_tokens: int = 512
 ) -> None:
-    _want_dimensions("kv_lens", kv_lens, "batch")
+    want_dimensions("kv_lens", kv_lens, "batch")
     _check_query_tokens(query_tokens)
     check_counts(len(kv_lens), 1, kv_heads)
     if min_tokens < TILE or min_tokens % TILE:
         raise InputError(f"min_tokens: {min_tokens} where a multiple of {TILE} is wanted (tasks are whole key tiles)")
     plan = plans.planner_for(query_tokens, min_tokens, len(kv_lens), kv_heads, tasks.device, target_of(tasks.device))
     records = _records(tasks, plan)
-    with _on(plan.device):
+    with on_device(plan.device):
         plan.schedule(kv_lens, new_kv_included=new_kv_included, workspace={"tasks": records})
 
 
@@ -130,15 +128,14 @@ def new_task_map(max_batch: int, kv_heads: int, *, device: torch.device | str | 
 
 def _plan(q: Tensor, k_cache: Tensor, kv_lens: Tensor, scales: str, query_tokens: int, planned: bool, split: bool) -> DecodePlan:
     """The plan for these tensors; what it does not depend on is checked by its `run`."""
-    _want_dimensions("q", q, "batch * query_tokens, query_heads, head_dim")
-    _want_dimensions("k_cache", k_cache, "pages, page, kv_heads, head_dim")
-    _want_dimensions("kv_lens", kv_lens, "batch")
+    want_dimensions("q", q, "batch * query_tokens, query_heads, head_dim")
+    want_dimensions("k_cache", k_cache, "pages, page, kv_heads, head_dim")
+    want_dimensions("kv_lens", kv_lens, "batch")
     _check_query_tokens(query_tokens)
     batch = len(kv_lens)
     if len(q) != batch * query_tokens:
         raise InputError(f"q: {len(q)} rows where {batch * query_tokens} are wanted: {query_tokens} = query_tokens for each of {batch} sequences")
-    if q.shape[2] != plans.HEAD_DIM:
-        raise InputError(f"q: head_dim {q.shape[2]} where {plans.HEAD_DIM} is wanted; a recipe may choose another, an operator has this one")
+    want_head_dim(q)
     check_counts(batch, q.shape[1], k_cache.shape[2])
     return plans.plan_for(scales, query_tokens, k_cache.shape[1], batch, q.shape[1], k_cache.shape[2], planned, split, q.device, target_of(q.device))
 
@@ -146,12 +143,6 @@ def _plan(q: Tensor, k_cache: Tensor, kv_lens: Tensor, scales: str, query_tokens
 def _check_query_tokens(query_tokens: int) -> None:
     if not 1 <= query_tokens <= MAX_QUERY_TOKENS:
         raise InputError(f"query_tokens: {query_tokens} where 1 to {MAX_QUERY_TOKENS} are supported; longer queries are prefill")
-
-
-def _want_dimensions(name: str, tensor: Tensor, axes: str) -> None:
-    wanted = axes.count(",") + 1
-    if tensor.dim() != wanted:
-        raise InputError(f"{name}: shape {tuple(tensor.shape)} where [{axes}] is wanted")
 
 
 def _records(tasks: Tensor, plan: DecodePlan) -> Tensor:
@@ -164,7 +155,3 @@ def _records(tasks: Tensor, plan: DecodePlan) -> Tensor:
     if size < wanted:
         raise InputError(f"tasks: {size} bytes where {wanted} are wanted for a batch of {plan.batch} with {plan.kv_heads} kv_heads; make the map for a larger batch")
     return tasks.view(-1) if tasks.dtype == torch.int32 else tasks.view(-1)[:wanted].view(torch.int32)
-
-
-def _on(device: torch.device) -> AbstractContextManager[Any]:
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

@@ -23,7 +23,6 @@ from ..spec import Kernel, Problem
 
 #: recipe by what a scale of K belongs to
 RECIPES = {"none": "hy3/decode_bf16", "tensor": "hy3/decode_fp8", "token_head": "hy3/decode_fp8_per_token"}
-HEAD_DIM = 128
 #: CTAs of a multiprocessor that a task map counts on: it is planned before it is known which of the kernels will use it, and all of them fit twice
 CTAS_PER_SM = 2
 #: (largest batch, parts of a sequence, tokens of a part at least) of the static split, as in the CUDA reference: many sequences fill the GPU by themselves

@@ -1,0 +1,32 @@
+"""What operators of every phase share."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+
+TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
+DEVICES = ("cpu", "cuda")
+#: operators have one; other kernels of the library run through plans
+HEAD_DIM = 128
+
+
+def want_dimensions(name: str, tensor: Tensor, axes: str) -> None:
+    wanted = axes.count(",") + 1
+    if tensor.dim() != wanted:
+        raise InputError(f"{name}: shape {tuple(tensor.shape)} where [{axes}] is wanted")
+
+
+def want_head_dim(q: Tensor) -> None:
+    if q.shape[2] != HEAD_DIM:
+        raise InputError(f"q: head_dim {q.shape[2]} where {HEAD_DIM} is wanted; a recipe may choose another, an operator has this one")
+
+
+def on_device(device: torch.device) -> AbstractContextManager[Any]:
+    """The device of the launches inside."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
