@@ -99,6 +99,10 @@ class LintError(TleAttnError):
     """Block text holds something that the JIT refuses or miscompiles."""
 
 
+class ExportError(TleAttnError):
+    """A folder of exported kernels is none, is damaged, or does not hold what is asked of it."""
+
+
 class InputError(TleAttnError, ValueError):
     """A tensor given to ``plan`` or ``run`` breaks the kernel's contract (value, shape, stride, device)."""
 

@@ -22,7 +22,7 @@ def test_list_names_every_recipe_with_its_axes(capsys: pytest.CaptureFixture[str
     assert "problem.page = 64, 16, 32, 128" in out
 
 
-@pytest.mark.parametrize("command", ["list", "explain", "generate", "verify", "compile", "bench", "diff", "new", "hy3"])
+@pytest.mark.parametrize("command", ["list", "explain", "generate", "verify", "compile", "export", "bench", "diff", "new", "hy3"])
 def test_every_command_has_a_help_text(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "--help"]) == OK
     assert "Usage: tle-attn" in capsys.readouterr().out
@@ -98,6 +98,16 @@ def test_compile_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert 0 < row["registers"] <= 255 and row["opcodes"]["HGMMA"] > 0 and row["shared_bytes"] > 96 * 1024
 
 
+def test_export_is_a_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("triton")
+    out = tmp_path / "static"
+    assert main(["export", "hy3/decode_bf16_static", "--out", str(out), "--axis", "problem.query_tokens=[2]", "--set", "problem.page=32", "--jobs", "1"]) == OK
+    captured = capsys.readouterr()
+    assert captured.out.strip() == str(out / "manifest.json") and "[  1/1] hy3/decode_bf16_static decode" in captured.err
+    assert main(["explain", str(out), "--no-protocol"]) == OK
+    assert "problem.query_tokens 2" in " ".join(capsys.readouterr().out.split())
+
+
 def test_diff_shows_spec_and_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", "hy3/decode_bf16", "variants/decode_bf16_soft_cap"]) == OK
     out = capsys.readouterr().out
@@ -142,6 +152,9 @@ def test_new_never_overwrites(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         (["explain", "hy3/decode_bf16", "--workload", "none"], ["none", "uniform_4096"]),
         (["verify", "hy3/decode_bf16", "--set", "problem.page=2848"], ["problem.page", "2848", "16, 32, 64, 128"]),
         (["generate", "hy3/decode_bf16", "--target", "ptx", "--out", "x"], ["ptx", "gluon"]),
+        (["export", "hy3/decode_bf16", "--out", "x", "--axis", "problem.page=64"], ["problem.page", "names no values", "KEY=[VALUES]"]),
+        (["export", "hy3/decode_bf16", "--out", ".."], ["is no export"]),
+        (["explain", "."], ["is no export"]),
         (["new", "no name", "--from", "hy3/decode_bf16"], ["no name"]),
     ],
 )

@@ -43,17 +43,22 @@ class CompiledKernel:
     @property
     def num_warps(self) -> int:
         """Warps of a CTA: those of all roles, and the padding to whole warpgroups."""
-        return self._kernel.metadata.num_warps
+        return self.metadata.num_warps
 
     @property
     def cluster(self) -> int:
         """CTAs of a cluster; the launch grid's first dimension counts clusters."""
-        return self._kernel.metadata.num_ctas
+        return self.metadata.num_ctas
 
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a CTA."""
-        return self._kernel.metadata.shared
+        return self.metadata.shared
+
+    @property
+    def metadata(self) -> Any:
+        """What the compiler says about launches, as Triton has it."""
+        return self._kernel.metadata
 
     @property
     def asm(self) -> Mapping[str, Any]:

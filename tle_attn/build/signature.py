@@ -83,6 +83,21 @@ def triton_signature(arguments: Sequence[str], signature: Mapping[str, str | Des
     return types, attributes
 
 
+def check_view(tensor: Any, shape: Sequence[int], strides: Sequence[int], box: Descriptor) -> None:
+    """Raise BuildError where TMA cannot describe this view; see `descriptor`."""
+    size, rank = box.bits // 8, len(box.block_shape)
+    if tensor.element_size() != size:
+        raise BuildError(f"descriptor of dtype {box.dtype}: the tensor's elements have {tensor.element_size()} bytes, not {size}")
+    if len(shape) != rank or len(strides) != rank:
+        raise BuildError(f"descriptor: shape {tuple(shape)} and strides {tuple(strides)} need {rank} dimensions, as block shape {box.block_shape}")
+    if min(shape) < 1:
+        raise BuildError(f"descriptor: shape {tuple(shape)} has an empty dimension, which TMA cannot describe")
+    if strides[-1] != 1 or any(s * size % 16 for s in strides[:-1]):
+        raise BuildError(f"descriptor: strides {tuple(strides)}: TMA needs 1 in the last dimension, multiples of 16 bytes ({16 // size} elements) before")
+    if tensor.data_ptr() % 16:
+        raise BuildError("descriptor: TMA needs a base address that is a multiple of 16 bytes")
+
+
 def descriptor(tensor: Any, shape: Sequence[int], strides: Sequence[int], block_shape: Sequence[int], dtype: str) -> Any:
     """Triton's host-side TMA descriptor.
 
@@ -96,15 +111,5 @@ def descriptor(tensor: Any, shape: Sequence[int], strides: Sequence[int], block_
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
     box = Descriptor(dtype, block_shape)
-    size, rank = box.bits // 8, len(box.block_shape)
-    if tensor.element_size() != size:
-        raise BuildError(f"descriptor of dtype {dtype}: the tensor's elements have {tensor.element_size()} bytes, not {size}")
-    if len(shape) != rank or len(strides) != rank:
-        raise BuildError(f"descriptor: shape {tuple(shape)} and strides {tuple(strides)} need {rank} dimensions, as block shape {box.block_shape}")
-    if min(shape) < 1:
-        raise BuildError(f"descriptor: shape {tuple(shape)} has an empty dimension, which TMA cannot describe")
-    if strides[-1] != 1 or any(s * size % 16 for s in strides[:-1]):
-        raise BuildError(f"descriptor: strides {tuple(strides)}: TMA needs 1 in the last dimension, multiples of 16 bytes ({16 // size} elements) before")
-    if tensor.data_ptr() % 16:
-        raise BuildError("descriptor: TMA needs a base address that is a multiple of 16 bytes")
+    check_view(tensor, shape, strides, box)
     return TensorDescriptor(tensor, list(shape), list(strides), list(box.block_shape), box.layout())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import OK, WRONG
-from .options import read_recipe
+from .options import read_axis, read_recipe
 
 if TYPE_CHECKING:
     from ..recipe import Recipe
@@ -162,6 +162,26 @@ def compile_command(
         print(json.dumps([{"kernel": name, "entry": entry, **facts.to_dict()} for name, entry, facts in found], indent=1))
     else:
         show_table(facts_table(found))
+
+
+@app.command("export")
+def export_command(
+    recipe: RecipeName,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the export; made if it is not there, replaced if it is one.")],
+    settings: Settings = [],
+    axes: Annotated[
+        list[str], typer.Option("--axis", metavar="KEY=[VALUES]", help="Values to compile for, e.g. problem.group=[8, 4], in place of the recipe's axis.  Repeatable."),
+    ] = [],
+    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
+) -> None:
+    """Compile every kernel of a recipe ahead of time into a folder that tle_attn.load takes and runs without compiling anything."""
+    from ..exports import export
+    from .printing import console
+    from .progress import shown
+
+    chosen = dict(read_axis(a) for a in axes)
+    with shown(console(error=True)) as tell:
+        print(export(read_recipe(recipe, settings), out, axes=chosen, jobs=jobs, tell=tell))
 
 
 @app.command()

@@ -1,5 +1,5 @@
 """Code generation: linking block text into one module per kernel and target."""
 
-from .link import MARK, Entry, Generated, entries_of, generate
+from .link import LICENCE, MARK, Entry, Generated, entries_of, generate
 
-__all__ = ["MARK", "Entry", "Generated", "entries_of", "generate"]
+__all__ = ["LICENCE", "MARK", "Entry", "Generated", "entries_of", "generate"]

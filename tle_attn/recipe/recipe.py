@@ -7,13 +7,16 @@ import itertools
 import re
 import tomllib
 from pathlib import Path
-from typing import Any, Iterator
+from typing import TYPE_CHECKING, Any, Iterator
 
 from attrs import evolve, field, frozen
 
 from ..errors import SpecError, written
 from ..spec import Kernel
 from .structure import structure_kernel
+
+if TYPE_CHECKING:
+    from ..exports import Export
 
 #: keys of a recipe file that are not tables of blocks
 HEADER = ("summary", "extends", "axes")
@@ -31,6 +34,7 @@ class Recipe:
         tables: the merged tables, as in TOML.
         axes: variant axes, {dotted key: values}; the first value of each is the default point.
         settings: options set since it was read, {dotted key: value}.
+        exported: the export that it was loaded from, or None.
     """
 
     name: str
@@ -40,6 +44,7 @@ class Recipe:
     tables: dict[str, Any] = field(factory=dict)
     axes: dict[str, tuple[Any, ...]] = field(factory=dict)
     settings: dict[str, Any] = field(factory=dict, eq=False)
+    exported: Export | None = field(default=None, eq=False, repr=False)
 
     @property
     def origin(self) -> str | None:
@@ -70,7 +75,7 @@ class Recipe:
             spec, mainloop = structure_kernel(recipe.tables)
         except SpecError as error:
             raise error.located(file=origin)
-        return Kernel(name=self.name, problem=spec, mainloop=mainloop, summary=self.summary, file=origin)
+        return Kernel(name=self.name, problem=spec, mainloop=mainloop, summary=self.summary, file=origin, exported=self.exported)
 
     def plan(self, **kwargs: Any) -> Any:
         """See `tle_attn.plan`."""
@@ -130,11 +135,16 @@ def find(name: str | Path) -> Path:
 
 
 def load(name: str | Path) -> Recipe:
-    """Read a recipe and what it extends.
+    """Read a recipe and what it extends, or take it from a folder that `tle_attn.export` wrote.
 
     Raises:
         SpecError: the file, the key, the value, what is allowed and why.
+        ExportError: the folder is no export, or one of another version.
     """
+    if Path(name).is_dir():
+        from ..exports import read_export
+
+        return read_export(name).recipe()
     return _read(find(name), ())
 
 

@@ -17,6 +17,7 @@ from ..codegen import Generated, entries_of, generate
 from ..codegen.source import microkernel_file
 from ..errors import InputError, TargetUnavailable
 from ..spec import Argument, BoxDescriptor, Kernel
+from ..spec.resources import REGISTERS_PER_SM, SHARED_BYTES_PER_SM, SHARED_BYTES_RESERVED
 
 #: targets that `plan` accepts; "tle-emulated" runs the generated TLE module through an emulated triton.language
 TARGETS = ("gluon", "tle", "cpu", "tle-emulated")
@@ -71,32 +72,48 @@ def compile_kernel(kernel: Kernel, entry: str) -> Any:
     return compile_module(generated.text, entry, build_signature(generated.entry(entry).arguments), num_warps=4, maxnreg=cap)
 
 
-def _l2_bytes(device: Any) -> int:
-    import torch
-
-    return torch.cuda.get_device_properties(device).L2_cache_size
-
-
-def _multiprocessors(device: Any) -> int:
-    import torch
-
-    return torch.cuda.get_device_properties(device).multi_processor_count
+def ctas_per_multiprocessor(num_warps: int, shared_bytes: int, registers: int) -> int:
+    """CTAs that run at once on a multiprocessor, from what one takes: warps, dynamic shared bytes, registers per thread."""
+    threads = num_warps * 32
+    by_shared = SHARED_BYTES_PER_SM // (shared_bytes + SHARED_BYTES_RESERVED)
+    by_registers = REGISTERS_PER_SM // (-(-registers // 8) * 8 * threads)
+    return min(by_shared, by_registers, 2048 // threads)
 
 
-class GluonExecutor:
-    """Stock Triton on a Hopper GPU; what was compiled for inspection is what runs."""
+def require_hopper(device: Any, what: str) -> None:
+    """Raise TargetUnavailable where `device` is no Hopper GPU, which `what` needs."""
+    from ..build import has_hopper
+
+    if device.type != "cuda":
+        raise TargetUnavailable(f"{what} runs on a CUDA device, not on {device}; target cpu emulates the kernel anywhere")
+    if not has_hopper():
+        raise TargetUnavailable(f"{what} needs an NVIDIA Hopper GPU (compute capability 9.0), and there is none here; target cpu emulates the kernel anywhere")
+
+
+class GpuExecutor:
+    """What all executors on a GPU know of their device."""
 
     emulated = False
+    device: Any
+
+    def multiprocessors(self) -> int:
+        import torch
+
+        return torch.cuda.get_device_properties(self.device).multi_processor_count
+
+    def l2_bytes(self) -> int:
+        import torch
+
+        return torch.cuda.get_device_properties(self.device).L2_cache_size
+
+
+class GluonExecutor(GpuExecutor):
+    """Stock Triton on a Hopper GPU; what was compiled for inspection is what runs."""
 
     def __init__(self, kernel: Kernel, device: Any, entries: tuple[str, ...] | None = None):
         import torch
 
-        from ..build import has_hopper
-
-        if device.type != "cuda":
-            raise TargetUnavailable(f"target gluon runs on a CUDA device, not on {device}; target cpu emulates the kernel anywhere")
-        if not has_hopper():
-            raise TargetUnavailable("target gluon needs an NVIDIA Hopper GPU (compute capability 9.0), and there is none here; target cpu emulates the kernel anywhere")
+        require_hopper(device, "target gluon")
         self.device = device
         self.compiled = {e.name: compile_kernel(kernel, e.name) for e in entries_of(kernel) if entries is None or e.name in entries}
         with torch.cuda.device(device):
@@ -104,20 +121,8 @@ class GluonExecutor:
                 compiled.load()
 
     def resident_ctas(self, entry: str) -> int:
-        """CTAs of the device that run at once, from what the compiler used."""
-        from ..spec.resources import REGISTERS_PER_SM, SHARED_BYTES_PER_SM, SHARED_BYTES_RESERVED
-
         compiled = self.compiled[entry]
-        threads = compiled.num_warps * 32
-        by_shared = SHARED_BYTES_PER_SM // (compiled.shared_bytes + SHARED_BYTES_RESERVED)
-        by_registers = REGISTERS_PER_SM // (-(-compiled.facts.registers // 8) * 8 * threads)
-        return min(by_shared, by_registers, 2048 // threads) * self.multiprocessors()
-
-    def multiprocessors(self) -> int:
-        return _multiprocessors(self.device)
-
-    def l2_bytes(self) -> int:
-        return _l2_bytes(self.device)
+        return ctas_per_multiprocessor(compiled.num_warps, compiled.shared_bytes, compiled.facts.registers) * self.multiprocessors()
 
     def descriptor(self, box: BoxDescriptor, tensor: Any, shape: list[int], strides: list[int]) -> Any:
         from ..build import descriptor
@@ -186,10 +191,8 @@ class EmulatedExecutor:
         return emu.launch(getattr(self.module, entry), grid, args, seed=self.seed, resident=resident, workspace=workspace, arithmetic=self.arithmetic)
 
 
-class TleExecutor:
+class TleExecutor(GpuExecutor):
     """FlagTree on a Hopper GPU.  Never run by this project's authors: FlagTree was not available to them."""
-
-    emulated = False
 
     def __init__(self, kernel: Kernel, device: Any):
         from ..dialect.flagtree import require_flagtree
@@ -203,12 +206,6 @@ class TleExecutor:
 
     def resident_ctas(self, entry: str) -> int:
         return self.ctas_per_sm * self.multiprocessors()
-
-    def multiprocessors(self) -> int:
-        return _multiprocessors(self.device)
-
-    def l2_bytes(self) -> int:
-        return _l2_bytes(self.device)
 
     def descriptor(self, box: BoxDescriptor, tensor: Any, shape: list[int], strides: list[int]) -> Any:
         from triton.tools.tensor_descriptor import TensorDescriptor
@@ -230,6 +227,10 @@ def make_executor(kernel: Kernel, target: str, device: Any, seed: int = 0, entri
     Raises:
         InputError: there is no such target.
     """
+    if target == "gluon" and kernel.exported is not None:
+        from ..exports import ExportedExecutor
+
+        return ExportedExecutor(kernel, device, entries)
     if target == "gluon":
         return GluonExecutor(kernel, device, entries)
     if target == "tle":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 
@@ -12,6 +13,9 @@ from .mainloop import Mainloop
 from .problem import Problem
 from .resources import Resources
 from .types import Argument, Constant, Function
+
+if TYPE_CHECKING:
+    from ..exports import Export
 
 
 @frozen(kw_only=True, slots=False)
@@ -27,6 +31,7 @@ class Kernel:
         mainloop: how, with every block in its slot.
         summary: one line for reports.
         file: the recipe it came from, for errors.
+        exported: the export (`tle_attn.exports`) whose machine code runs it on target gluon; None: it is compiled.
     """
 
     name: str
@@ -34,6 +39,7 @@ class Kernel:
     mainloop: Mainloop
     summary: str = ""
     file: str | None = field(default=None, eq=False)
+    exported: Export | None = field(default=None, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         from ..checks import check_kernel
