@@ -28,6 +28,7 @@ _LAZY = {
     "Kernel": "spec",
     "Problem": "spec",
     "generate": "codegen",
+    "merge_states": "ops",
     "plan": "runtime",
     "Plan": "runtime",
 }

@@ -109,8 +109,11 @@ class Linker:
         written: list[src.Text] = []
         for where, block in self.kernel.blocks:
             for text in src.functions_of(block.source_file(), where):
-                if text.name in functions:
-                    raise LinkError(f"{text.name} is defined by {functions[text.name].owner} and by {where}")
+                known = functions.get(text.name)
+                if known and (known.file, known.line) == (text.file, text.line):
+                    continue  # two blocks import it
+                if known:
+                    raise LinkError(f"{text.name} is defined by {known.owner} and by {where}")
                 lint(text.source, text.file, text.line)
                 written.append(text)
                 functions[text.name] = text.edited(src.prune(text.source, self.values))

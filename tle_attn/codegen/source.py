@@ -7,6 +7,7 @@ import re
 import textwrap
 from collections.abc import Iterator
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,10 @@ from attrs import evolve, frozen
 
 from ..errors import LinkError
 from ..spec import Block
+
+
+#: where blocks import device functions of other blocks from
+LIBRARY = "tle_attn.components."
 
 
 @lru_cache(maxsize=4096)
@@ -51,12 +56,15 @@ def is_device(node: ast.AST) -> bool:
 
 
 def functions_of(file: Path, owner: str) -> list[Text]:
-    """The ``@jit`` functions of a block module, in file order."""
+    """The ``@jit`` functions of a block module: those that it imports from other blocks by name, and its own in file order."""
     text = file.read_text()
     lines = text.splitlines()
     found = []
     for node in ast.parse(text).body:
-        if is_device(node):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(LIBRARY):
+            names = {a.name for a in node.names if a.name.islower()}
+            found += [t for t in functions_of(Path(find_spec(node.module).origin), owner) if t.name in names] if names else []
+        elif is_device(node):
             first = node.decorator_list[0].lineno
             found.append(Text(node.name, owner, "\n".join(lines[first - 1 : node.end_lineno]), str(file), first))
     return found

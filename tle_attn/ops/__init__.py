@@ -9,5 +9,6 @@ Unlike a `Plan`, an operator is not told its geometry ahead: it makes a plan at 
 from . import prefill as _prefill  # noqa: F401  (registers its operators)
 from .decode import new_task_map
 from .emulation import emulate
+from .merge import merge_states
 
-__all__ = ["emulate", "new_task_map"]
+__all__ = ["emulate", "merge_states", "new_task_map"]

@@ -9,6 +9,7 @@ from ..errors import InputError
 from . import inputs
 from .base import Plan
 from .decode import DecodePlan, plan_decode
+from .merge import MergePlan, plan_merge
 from .prefill import PrefillPlan, plan_prefill
 
 if TYPE_CHECKING:
@@ -20,15 +21,15 @@ _MAKERS: dict[str, Callable[..., Plan]] = {"decode": plan_decode, "prefill": pla
 
 
 def plan(
-    what: Recipe | Kernel | str, *, batch: int, query_heads: int, kv_heads: int, max_query_rows: int | None = None, device: Any = None,
-    target: str = "gluon", seed: int = 0, executor: Any = None, **problem: Any,
-) -> Plan:
+    what: Recipe | Kernel | str, *, batch: int | None = None, query_heads: int | None = None, kv_heads: int | None = None, max_query_rows: int | None = None,
+    device: Any = None, target: str = "gluon", seed: int = 0, executor: Any = None, **problem: Any,
+) -> Plan | MergePlan:
     """Fix everything before launches: compile the kernels, size and allocate the workspace.
 
     Args:
         what: a recipe, a recipe's name, or a Kernel composed in Python.
         batch: sequences; dead ones have length 0.
-        query_heads, kv_heads: heads; their ratio becomes the recipe's `problem.group`.
+        query_heads, kv_heads: heads; their ratio becomes the recipe's `problem.group`.  A merge kernel takes no geometry: its runs bring their own.
         max_query_rows: for a prefill kernel, the most rows of q in one run; decode kernels take none.
         device: torch device; the GPU for target gluon and tle, the CPU for the emulations, if not given.
         target: "gluon" (stock Triton), "tle" (FlagTree), "cpu" (emulation), "tle-emulated".  Nothing falls back.
@@ -49,19 +50,25 @@ def plan(
         if problem:
             raise InputError(f"{', '.join(problem)}: a Kernel's problem is fixed; give a recipe to choose it")
         kernel = what
+    elif batch is query_heads is kv_heads is None:
+        kernel = what.kernel(**problem)
     else:
         inputs.check_counts(batch, query_heads, kv_heads)
         if query_heads % kv_heads:
             raise InputError(f"query_heads: {query_heads} is no multiple of kv_heads {kv_heads}")
         kernel = what.kernel(group=query_heads // kv_heads, **problem)
+    geometry = {"batch": batch, "query_heads": query_heads, "kv_heads": kv_heads}
+    if kernel.mainloop.PHASE == "merge":
+        for name, value in (*geometry.items(), ("max_query_rows", max_query_rows)):
+            if value is not None:
+                raise InputError(f"{name}: {kernel.name} merges states of any number of tokens and heads; its plan is not told")
+        return plan_merge(kernel, device=device, target=target, seed=seed, executor=executor)
     phase: dict[str, Any] = {}
     if kernel.mainloop.PHASE == "prefill":
         phase["max_query_rows"] = max_query_rows
     elif max_query_rows is not None:
         raise InputError(f"max_query_rows: {kernel.name} is no prefill kernel; its rows are batch * query_tokens")
-    device = device if device is not None else ("cpu" if target in ("cpu", "tle-emulated") else "cuda")
-    geometry = {"batch": batch, "query_heads": query_heads, "kv_heads": kv_heads}
     return _MAKERS[kernel.mainloop.PHASE](kernel, **geometry, **phase, device=device, target=target, seed=seed, executor=executor)
 
 
-__all__ = ["DecodePlan", "Plan", "PrefillPlan", "plan"]
+__all__ = ["DecodePlan", "MergePlan", "Plan", "PrefillPlan", "plan"]

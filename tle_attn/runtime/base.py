@@ -92,23 +92,7 @@ class Plan:
 
     def _outputs(self, out: torch.Tensor | None, lse: torch.Tensor | None, rows: int, axis: str) -> tuple[torch.Tensor, torch.Tensor | None]:
         """`out` and `lse` as given and checked, or new; `axis`: what the rows are, for errors."""
-        import torch
-
-        epilogue = self.kernel.mainloop.epilogue
-        shape = (rows, self.query_heads, self.kernel.problem.head_dim)
-        if out is None:
-            out = torch.empty(shape, dtype=inputs.torch_dtype(epilogue.dtype), device=self.device)
-        inputs.check_output(out, "out", epilogue.dtype, shape, self.device, f"{axis}, query_heads, head_dim")
-        if epilogue.lse == "none":
-            if lse is not None:
-                raise InputError('lse: this kernel writes none; set epilogue.lse to "e" or "2" in the recipe')
-            return out, None
-        if lse is None:
-            lse = torch.empty(shape[:2], dtype=torch.float32, device=self.device)
-        inputs.check_output(lse, "lse", DType.F32, shape[:2], self.device, f"{axis}, query_heads")
-        if not lse.is_contiguous():
-            raise InputError("lse: must be contiguous")
-        return out, lse
+        return outputs(self.kernel, self.device, out, lse, (rows, self.query_heads, self.kernel.problem.head_dim), f"{axis}, query_heads, head_dim")
 
     def _scale_log2(self, softmax_scale: float | None) -> float:
         """Softmax scale in base-2 units; 1 / sqrt(head_dim) if not given."""
@@ -165,17 +149,47 @@ class Plan:
         self.executor.launch(entry, grid, arguments, ordered)
 
 
+def outputs(
+    kernel: Kernel, device: torch.device, out: torch.Tensor | None, lse: torch.Tensor | None, shape: tuple[int, int, int], axes: str
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """What a kernel's epilogue writes, `out` [shape] and `lse` [shape without the last dimension], as given and checked, or new; `axes` names the dimensions."""
+    import torch
+
+    epilogue = kernel.mainloop.epilogue
+    if out is None:
+        out = torch.empty(shape, dtype=inputs.torch_dtype(epilogue.dtype), device=device)
+    inputs.check_output(out, "out", epilogue.dtype, shape, device, axes)
+    if epilogue.aligned:
+        inputs.check_aligned(out, "out")
+    if epilogue.lse == "none":
+        if lse is not None:
+            raise InputError('lse: this kernel writes none; set epilogue.lse to "e" or "2" in the recipe')
+        return out, None
+    if lse is None:
+        lse = torch.empty(shape[:2], dtype=torch.float32, device=device)
+    inputs.check_output(lse, "lse", DType.F32, shape[:2], device, axes.rpartition(", ")[0])
+    if not lse.is_contiguous():
+        raise InputError("lse: must be contiguous")
+    return out, lse
+
+
+def resolve_device(device: Any, target: str) -> torch.device:
+    """The device by its number: the target's own if none is given."""
+    import torch
+
+    device = torch.device(device if device is not None else ("cpu" if target in ("cpu", "tle-emulated") else "cuda"))
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device() if torch.cuda.is_available() else 0)
+    return device
+
+
 def resolve(
     kernel: Kernel, *, batch: int, query_heads: int, kv_heads: int, device: Any, target: str, seed: int = 0, executor: Any = None
 ) -> dict[str, Any]:
     """Attributes of a plan, checked: counts, heads, the device by its number, and what runs the kernel there (`executor`: that of another plan)."""
-    import torch
-
     inputs.check_counts(batch, query_heads, kv_heads)
     if query_heads != kv_heads * kernel.problem.group:
         raise InputError(f"query_heads: {query_heads} for {kv_heads} kv heads, but {kernel.name} is for {kernel.problem.group} query heads per kv head")
-    device = torch.device(device)
-    if device.type == "cuda" and device.index is None:
-        device = torch.device("cuda", torch.cuda.current_device() if torch.cuda.is_available() else 0)
+    device = resolve_device(device, target)
     executor = executor or make_executor(kernel, target, device, seed)
     return {"kernel": kernel, "batch": batch, "query_heads": query_heads, "kv_heads": kv_heads, "target": target, "device": device, "executor": executor}

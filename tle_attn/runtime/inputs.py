@@ -150,6 +150,17 @@ def check_output(out: Any, name: str, dtype: DType, shape: tuple[int, ...], devi
     return out
 
 
+def check_aligned(tensor: torch.Tensor, name: str) -> None:
+    """What a kernel reads or writes in vectors of 16 bytes along the last dimension."""
+    if tensor.numel():
+        if tensor.stride(-1) != 1:
+            raise InputError(f"{name}: stride {tensor.stride(-1)} in the last dimension where 1 is wanted")
+        for dim in range(tensor.dim() - 1):
+            if tensor.shape[dim] > 1:
+                want_multiple(name, f"stride of dimension {dim}", tensor.stride(dim), 16, "vectors of 16 bytes")
+        want_multiple(name, "address", tensor.data_ptr(), 16, "vectors of 16 bytes")
+
+
 def check_presence(kernel: Any, given: dict[str, Any]) -> bool:
     """Whether the kernel takes scales; each that it takes is given, and none that it would not use."""
     fp8 = kernel.problem.dtype is DType.FP8

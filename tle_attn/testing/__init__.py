@@ -3,6 +3,7 @@
 from tle_attn.testing.compare import compare, compare_lse, relative_rms
 from tle_attn.testing.prefill import ContiguousProblem, PrefillProblem, make_contiguous_problem, make_prefill_problem
 from tle_attn.testing.problems import DecodeProblem, PagedProblem, make_decode_problem
+from tle_attn.testing.states import StatesProblem, make_states_problem
 from tle_attn.testing.workloads import PREFILL_WORKLOADS, WORKLOADS
 
 __all__ = [
@@ -12,10 +13,12 @@ __all__ = [
     "DecodeProblem",
     "PagedProblem",
     "PrefillProblem",
+    "StatesProblem",
     "compare",
     "compare_lse",
     "make_contiguous_problem",
     "make_decode_problem",
     "make_prefill_problem",
+    "make_states_problem",
     "relative_rms",
 ]
