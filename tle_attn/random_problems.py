@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .spec import DType, Kernel
 
 if TYPE_CHECKING:
-    from .testing import DecodeProblem, PrefillProblem
+    from .testing import DecodeProblem, PrefillProblem, StatesProblem
 
 
 def quant_type(kernel: Kernel) -> int | None:
@@ -44,10 +44,24 @@ def prefill_problem_for(kernel: Kernel, lengths: Iterable[tuple[int, int]], kv_h
     return make_prefill_problem(q_lens, [kv for _, kv in pairs], **_format(kernel, kv_heads), **options)
 
 
-def problems(kernel: Kernel, *, seed: int, emulated: bool) -> list[tuple[str, DecodeProblem | PrefillProblem]]:
+def states_problem_for(kernel: Kernel, tokens: int, heads: int, states: int, **options: Any) -> StatesProblem:
+    """States for a merge kernel, `states` of them unless the kernel says how many; `options` are those of `make_states_problem`."""
+    import torch
+
+    from .testing import make_states_problem
+
+    source = kernel.mainloop.source
+    dtype = getattr(torch, source.dtype.torch_name)
+    fixed = source.STATES is not None
+    return make_states_problem(
+        source.STATES or states, tokens, heads, head_dim=kernel.problem.head_dim, dtype=dtype, base=kernel.mainloop.base, listed=fixed, **options
+    )
+
+
+def problems(kernel: Kernel, *, seed: int, emulated: bool) -> list[tuple[str, DecodeProblem | PrefillProblem | StatesProblem]]:
     """Problems for verification, with names; both cache layouts."""
-    rng = random.Random(seed)
-    return _prefill_problems(kernel, rng, seed, emulated) if kernel.mainloop.PHASE == "prefill" else _decode_problems(kernel, rng, seed, emulated)
+    made = {"decode": _decode_problems, "prefill": _prefill_problems, "merge": _states_problems}
+    return made[kernel.mainloop.PHASE](kernel, random.Random(seed), seed, emulated)
 
 
 def _decode_problems(kernel: Kernel, rng: random.Random, seed: int, emulated: bool) -> list[tuple[str, Any]]:
@@ -77,6 +91,16 @@ def _prefill_problems(kernel: Kernel, rng: random.Random, seed: int, emulated: b
             options["mask_columns"] = 4
         problem = prefill_problem_for(kernel, pairs, kv_heads, layout=layout, seed=rng.randint(0, 2**31), **options)
         made.append((f"{name} ({', '.join(f'{q}/{kv}' for q, kv in pairs)} queries/keys), {layout}, seed {seed}", problem))
+    return made
+
+
+def _states_problems(kernel: Kernel, rng: random.Random, seed: int, emulated: bool) -> list[tuple[str, Any]]:
+    """Rows that fill no whole tile, few and many states, and one head."""
+    scale = 1 if emulated else 100
+    made = []
+    for tokens, heads, states in ((rng.randint(3, 40) * scale, 3, rng.randint(2, 7)), (rng.randint(1, 20), 1, 1)):
+        problem = states_problem_for(kernel, tokens, heads, states, seed=rng.randint(0, 2**31))
+        made.append((f"{len(problem.outs)} states of {tokens} tokens and {heads} heads, seed {seed}", problem))
     return made
 
 

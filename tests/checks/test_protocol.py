@@ -22,11 +22,16 @@ def kernel_of(problem: Problem = SMALL, **slots) -> Kernel:
     return Kernel(name="family/kernel", problem=problem, mainloop=DecodeMainloop(**slots), file="family/kernel.toml")
 
 
-@pytest.mark.parametrize("name", tle_attn.list_recipes())
+@pytest.mark.parametrize("name", [name for name in tle_attn.list_recipes() if tle_attn.load(name).kernel().resources.barriers])
 def test_the_library_is_free_of_faults(name):
     report = explore(tle_attn.load(name).kernel(), seeds=1)
     assert report.ok, report.failure
     assert report.ctas and report.waits and report.copies and "no fault" in str(report)
+
+
+def test_a_kernel_without_barriers():
+    report = explore(tle_attn.load("merge/stack").kernel())
+    assert report.ok and str(report) == "no barriers" and not report.ctas
 
 
 @pytest.mark.parametrize("slots", [

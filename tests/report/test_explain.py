@@ -23,7 +23,8 @@ def test_every_block_with_every_option(name: str) -> None:
     shown = table(explain(recipe, protocol=False), "Blocks")
     kernel = recipe.kernel()
     assert [(row[0], row[1]) for row in shown.rows] == [(where, block.NAME) for where, block in kernel.blocks]
-    assert {r[0]: r[2] for r in shown.rows}["ring"] == f"stages = {kernel.mainloop.ring.stages}"
+    if "ring" in dict(kernel.blocks):
+        assert {r[0]: r[2] for r in shown.rows}["ring"] == f"stages = {kernel.mainloop.ring.stages}"
 
 
 def test_shared_memory_adds_up() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 import tle_attn
 from tle_attn.errors import SpecError
-from tle_attn.report.floor import Machine, Workload, work_of
+from tle_attn.report.floor import DEFAULT_WORKLOADS, Machine, MergeWorkload, Workload, benchmark_workloads, work_of
 from tle_attn.verify import oracle_options
 
 MACHINE = Machine("test", 1e12, {"bf16": 1e15}, "made up")
@@ -34,6 +34,20 @@ def test_work_is_a_count_of_visible_pairs(recipe: str, query_tokens: int) -> Non
     d, heads = kernel.problem.head_dim, 8
     assert work.flops == pairs * heads * d * 2 * 2
     assert work.nbytes == 2 * loaded * 2 * d * 2 + len(lengths) * query_tokens * heads * d * (2 + 2)
+
+
+@pytest.mark.parametrize("options,states", [({}, 8), ({"source.dtype": "f32"}, 8), ({"source.block": "list", "source.count": 3}, 3)])
+def test_work_of_a_merge_is_every_state_and_the_result(options: dict, states: int) -> None:
+    kernel = tle_attn.load("merge/stack").set(options).kernel()
+    work = work_of(kernel, MergeWorkload("some", 8, 10, 6), oracle_options(kernel), MACHINE)
+    element = 4 if "source.dtype" in options else 2
+    assert work.nbytes == 60 * (states * (128 * element + 4) + 128 * 2 + 4) and work.flops == 0
+
+
+@pytest.mark.parametrize("phase", ["decode", "prefill", "merge"])
+def test_named_workloads_are_of_their_phase(phase: str) -> None:
+    named = benchmark_workloads(phase)
+    assert named and {w.phase for w in named} == {phase} and DEFAULT_WORKLOADS[phase] in {w.name for w in named}
 
 
 def test_floor_is_the_larger_of_both() -> None:

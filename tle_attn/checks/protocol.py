@@ -48,17 +48,21 @@ class ProtocolReport:
         return self.failure is None
 
     def __str__(self) -> str:
+        if not self.batches:
+            return "no barriers"
         tiles = ", ".join(map(str, self.tiles))
         what = f"{self.ctas:,} CTAs with work around {tiles} key tiles, {self.schedules} schedules of {'; '.join(self.batches)}"
         return f"{what}: {self.copies:,} copies, {self.waits:,} waits: " + ("no fault" if self.ok else f"FAULT\n{self.failure}")
 
 
 def explore(kernel: Kernel, *, seeds: int = 3) -> ProtocolReport:
-    """Run the kernel's cpu module over ragged batches and `seeds` schedules; a fault is in the report.
+    """Run the kernel's cpu module over ragged batches and `seeds` schedules; a fault is in the report.  A kernel without barriers has nothing to explore.
 
     Raises:
         LinkError, LintError: the kernel cannot be generated.
     """
+    if not kernel.resources.barriers:
+        return ProtocolReport(kernel=kernel.name, tiles=(), batches=(), schedules=0, file=kernel.file)
     tiles = ring_edges(kernel)
     batches = batches_of(kernel)
     stats: list[Any] = []

@@ -238,7 +238,7 @@ class Linker:
     def generate(self, target: str) -> Generated:
         """The module for one target."""
         micro = tuple(dict.fromkeys(f for _, b in self.kernel.blocks for f in self._micro(type(b), target)))
-        used = self.used_names() | ({"range"} & defined_names(target))
+        used = self.used_names()
         known = defined_names(target, micro)
         missing = sorted(n for n in used if n not in known and n not in self.functions and n not in self.values and n not in BUILTINS)
         if missing:

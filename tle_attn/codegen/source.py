@@ -16,7 +16,6 @@ from attrs import evolve, frozen
 from ..errors import LinkError
 from ..spec import Block
 
-
 #: where blocks import device functions of other blocks from
 LIBRARY = "tle_attn.components."
 

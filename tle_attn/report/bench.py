@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..errors import TargetUnavailable
+from ..random_problems import states_problem_for
 from ..verify import oracle_options, prefill_problem_for, problem_for
-from .floor import Workload, require_phase, work_of
+from .floor import AnyWorkload, MergeWorkload, require_phase, work_of
 from .table import Table
 from .timing import Timer, capture
 
@@ -26,12 +27,17 @@ def require_gpu(command: str) -> None:
         raise TargetUnavailable(f"{command} needs an NVIDIA Hopper GPU (compute capability 9.0), and there is none here")
 
 
-def time_kernel(kernel: Kernel, workload: Workload, timer: Timer) -> float:
+def time_kernel(kernel: Kernel, workload: AnyWorkload, timer: Timer) -> float:
     """Microseconds of a kernel on a workload of its phase, inputs warm in L2."""
     from ..runtime import plan
 
+    if isinstance(workload, MergeWorkload):
+        case: Any = states_problem_for(kernel, workload.tokens, workload.heads, workload.states, device="cuda")
+        made = plan(kernel)
+        out, lse = made.run(**case.inputs)
+        return timer.us(capture(lambda: made.run(**case.inputs, out=out, lse=lse)))
     if workload.q_lens is None:
-        case: Any = problem_for(kernel, workload.kv_lens, workload.kv_heads, device="cuda")
+        case = problem_for(kernel, workload.kv_lens, workload.kv_heads, device="cuda")
     else:
         case = prefill_problem_for(kernel, workload.pairs, workload.kv_heads, device="cuda")
     made = plan(kernel, **case.geometry)
@@ -42,7 +48,7 @@ def time_kernel(kernel: Kernel, workload: Workload, timer: Timer) -> float:
     return timer.us(capture(lambda: made.run(**case.inputs, out=out, scheduled=planned)))
 
 
-def bench_table(kernels: list[tuple[str, Kernel]], workloads: list[Workload]) -> Table:
+def bench_table(kernels: list[tuple[str, Kernel]], workloads: list[AnyWorkload]) -> Table:
     """Times of (name, kernel) pairs on workloads of their phase, beside the floor of each."""
     import torch
 

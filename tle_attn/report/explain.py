@@ -13,7 +13,7 @@ from ..errors import plain
 from ..spec.resources import REGISTERS_PER_SM
 from ..verify import oracle_options
 from .compare import differences, recipe_options
-from .floor import Workload, require_phase, work_of, workload_for
+from .floor import AnyWorkload, require_phase, work_of, workload_for
 from .table import Table
 
 if TYPE_CHECKING:
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from ..spec import Kernel
 
 
-def explain(recipe: Recipe, workload: Workload | None = None, *, protocol: bool = True) -> list[Table]:
+def explain(recipe: Recipe, workload: AnyWorkload | None = None, *, protocol: bool = True) -> list[Table]:
     """Everything about the default point of a recipe, as tables.
 
     Args:
         recipe: the recipe, options already set.
         workload: what the time floor is for; a usual one of the kernel's phase if not given.
-        protocol: explore the barrier protocol in emulation (a second or two).
+        protocol: explore the barrier protocol in emulation (a second or two), where there are barriers.
     """
     kernel = recipe.kernel()
     if workload is not None:
         require_phase(kernel, workload)
     tables = [head(recipe, kernel), blocks(kernel), ports(kernel), shared_memory(kernel), barriers(kernel), roles(kernel)]
-    if protocol:
+    if protocol and kernel.resources.barriers:
         tables.append(barrier_protocol(kernel))
     tables += [*arguments(kernel), floor(kernel, workload_for(kernel, workload))]
     if recipe.parents:
@@ -52,6 +52,8 @@ def head(recipe: Recipe, kernel: Kernel) -> Table:
 
 def problem_keys(kernel: Kernel) -> tuple[str, ...]:
     """Keys of [problem] that matter to the kernel."""
+    if kernel.mainloop.PHASE == "merge":
+        return ("head_dim",)
     decode = ("query_tokens",) if kernel.mainloop.PHASE == "decode" else ()
     paged = ("page",) if "block_ids" in kernel.arguments else ()
     return ("dtype", "head_dim", "group", *decode, *paged)
@@ -135,7 +137,7 @@ def arguments(kernel: Kernel) -> list[Table]:
     return tables
 
 
-def floor(kernel: Kernel, workload: Workload) -> Table:
+def floor(kernel: Kernel, workload: AnyWorkload) -> Table:
     work = work_of(kernel, workload, oracle_options(kernel))
     machine = work.machine
     rate = machine.flops[work.dtype]

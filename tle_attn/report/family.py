@@ -18,7 +18,7 @@ from ..codegen.link import GENERATED
 from ..errors import SpecError, TleAttnError, plain
 from ..verify import EMULATED, Verification, oracle_options, tolerance, verify_kernel
 from .facts import facts_of, facts_table
-from .floor import Workload, work_of, workload_for
+from .floor import AnyWorkload, work_of, workload_for
 from .table import Table
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Row:
     facts: dict[str, Facts] = {}
     verified: tuple[Verification, ...] = ()
     protocol: ProtocolReport | None = None
-    workload: Workload | None = None
+    workload: AnyWorkload | None = None
     floor_us: float = float("nan")
     gpu_us: float | None = None
     seconds: float = 0.0
@@ -82,7 +82,7 @@ def point_label(point: dict[str, Any]) -> str:
     return " ".join(f"{key.rsplit('.', 1)[-1]}={plain(value)}" for key, value in point.items())
 
 
-def build_family(family: str, out: Path, *, jobs: int = 2, seed: int = 0, workload: Workload | None = None, tell: Tell = lambda done, total, what: None) -> list[Row]:
+def build_family(family: str, out: Path, *, jobs: int = 2, seed: int = 0, workload: AnyWorkload | None = None, tell: Tell = lambda done, total, what: None) -> list[Row]:
     """Generate, compile and verify every recipe of the library under `family`/; with a Hopper GPU run and time them there too.
 
     Args:
@@ -127,7 +127,7 @@ def build_family(family: str, out: Path, *, jobs: int = 2, seed: int = 0, worklo
     return ordered
 
 
-def build_one(name: str, point: dict[str, Any], out: Path, seed: int, workload: Workload | None) -> Row:
+def build_one(name: str, point: dict[str, Any], out: Path, seed: int, workload: AnyWorkload | None) -> Row:
     """One kernel, without a GPU: modules written, compiled, and verified in emulation."""
     from ..recipe import load
 
@@ -150,7 +150,7 @@ def build_one(name: str, point: dict[str, Any], out: Path, seed: int, workload: 
     return evolve(row, seconds=time.perf_counter() - start)
 
 
-def run_on_gpu(row: Row, seed: int, workload: Workload | None) -> Row:
+def run_on_gpu(row: Row, seed: int, workload: AnyWorkload | None) -> Row:
     """The row with the kernel verified and timed on the GPU of this machine."""
     from ..recipe import load
     from .bench import time_kernel

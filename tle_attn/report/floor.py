@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import frozen
 
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 #: a scale of one key (fp32)
 SCALE_BYTES = 4
+#: a log-sum-exp (fp32)
+LSE_BYTES = 4
 
 
 @frozen
@@ -55,18 +57,20 @@ class Workload:
     kv_heads: int = 1
     q_lens: tuple[int, ...] | None = None
 
-    @classmethod
-    def named(cls, name: str) -> Workload:
-        """A workload of `tle_attn.testing.WORKLOADS` or `PREFILL_WORKLOADS`, with the heads of the CUDA reference's benchmarks."""
+    @staticmethod
+    def named(name: str) -> Workload | MergeWorkload:
+        """A workload of `tle_attn.testing.WORKLOADS`, `PREFILL_WORKLOADS` or `MERGE_WORKLOADS`; attention with the heads of the CUDA reference's benchmarks."""
         from ..errors import SpecError
-        from ..testing.workloads import PREFILL_WORKLOADS, WORKLOADS
+        from ..testing.workloads import MERGE_WORKLOADS, PREFILL_WORKLOADS, WORKLOADS
 
+        if name in MERGE_WORKLOADS:
+            return MergeWorkload(name, *MERGE_WORKLOADS[name])
         if name in PREFILL_WORKLOADS:
             q_lens, kv_lens = zip(*PREFILL_WORKLOADS[name], strict=True)
-            return cls(name, kv_lens, kv_heads=4, q_lens=q_lens)
+            return Workload(name, kv_lens, kv_heads=4, q_lens=q_lens)
         if name not in WORKLOADS:
-            raise SpecError(f"no workload is called {name!r}", allowed=sorted([*WORKLOADS, *PREFILL_WORKLOADS]))
-        return cls(name, WORKLOADS[name])
+            raise SpecError(f"no workload is called {name!r}", allowed=sorted([*WORKLOADS, *PREFILL_WORKLOADS, *MERGE_WORKLOADS]))
+        return Workload(name, WORKLOADS[name])
 
     @property
     def phase(self) -> str:
@@ -83,18 +87,45 @@ class Workload:
         return f"{self.name} ({counts}, {self.kv_heads} kv head{'s' if self.kv_heads > 1 else ''})"
 
 
+@frozen
+class MergeWorkload:
+    """Partial results to be merged.
+
+    Attributes:
+        name: what reports call it.
+        states: parts of the keys; a kernel that merges a list has as many as it says.
+        tokens, heads: rows.
+    """
+
+    name: str
+    states: int
+    tokens: int
+    heads: int
+
+    phase: ClassVar[str] = "merge"
+
+    def states_of(self, kernel: Kernel) -> int:
+        return kernel.mainloop.source.STATES or self.states
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.states} states unless the kernel says it, {self.tokens} tokens, {self.heads} heads)"
+
+
+AnyWorkload = Workload | MergeWorkload
+
 #: what times and floors of a kernel are for if nothing else is asked for, by phase
-DEFAULT_WORKLOADS = {"decode": "uniform_4096", "prefill": "prefill_512_4k"}
+DEFAULT_WORKLOADS = {"decode": "uniform_4096", "prefill": "prefill_512_4k", "merge": "merge_64"}
 
 
-def benchmark_workloads(phase: str) -> list[Workload]:
+def benchmark_workloads(phase: str) -> list[AnyWorkload]:
     """All named workloads of a phase."""
-    from ..testing.workloads import PREFILL_WORKLOADS, WORKLOADS
+    from ..testing.workloads import MERGE_WORKLOADS, PREFILL_WORKLOADS, WORKLOADS
 
-    return [Workload.named(name) for name in (PREFILL_WORKLOADS if phase == "prefill" else WORKLOADS)]
+    names = {"decode": WORKLOADS, "prefill": PREFILL_WORKLOADS, "merge": MERGE_WORKLOADS}
+    return [Workload.named(name) for name in names[phase]]
 
 
-def require_phase(kernel: Kernel, workload: Workload) -> None:
+def require_phase(kernel: Kernel, workload: AnyWorkload) -> None:
     """Raise SpecError unless the workload is of the kernel's phase."""
     from ..errors import SpecError
 
@@ -102,7 +133,7 @@ def require_phase(kernel: Kernel, workload: Workload) -> None:
         raise SpecError(f"workload {workload.name} is for {workload.phase}, and {kernel.name} is a {kernel.mainloop.PHASE} kernel")
 
 
-def workload_for(kernel: Kernel, chosen: Workload | None) -> Workload:
+def workload_for(kernel: Kernel, chosen: AnyWorkload | None) -> AnyWorkload:
     """`chosen` where it is of the kernel's phase, else the phase's default."""
     phase = kernel.mainloop.PHASE
     return chosen if chosen is not None and chosen.phase == phase else Workload.named(DEFAULT_WORKLOADS[phase])
@@ -113,8 +144,8 @@ class Work:
     """What a kernel must move and compute for a workload.
 
     Attributes:
-        nbytes: K and V that some query sees (with the scales of keys that have their own), Q and the output, each once.
-        flops: operations of both products, for visible (query, key) pairs alone.
+        nbytes: K and V that some query sees (with the scales of keys that have their own), Q and the output, each once; of a merge, all states and the result.
+        flops: operations of both products, for visible (query, key) pairs alone; a merge has none.
         machine: whose rates `seconds` uses.
         dtype: element type of the products.
     """
@@ -138,9 +169,13 @@ class Work:
         return max(self.memory_us, self.compute_us)
 
 
-def work_of(kernel: Kernel, workload: Workload, oracle_options: dict[str, Any], machine: Machine = H200) -> Work:
+def work_of(kernel: Kernel, workload: AnyWorkload, oracle_options: dict[str, Any], machine: Machine = H200) -> Work:
     """Work of a kernel; `oracle_options` (see `tle_attn.verify.oracle_options`) says what its masks hide.  A block mask counts as one that keeps all."""
     problem = kernel.problem
+    if isinstance(workload, MergeWorkload):
+        read, written = kernel.mainloop.source.dtype.nbytes, kernel.mainloop.epilogue.dtype.nbytes
+        row = workload.states_of(kernel) * (problem.head_dim * read + LSE_BYTES) + problem.head_dim * written + LSE_BYTES
+        return Work(workload.tokens * workload.heads * row, 0, machine, problem.dtype.value)
     window, causal = oracle_options.get("window"), oracle_options.get("causal", False)
     q_lens = workload.q_lens or (problem.query_tokens,) * len(workload.kv_lens)
     loaded = pairs = 0

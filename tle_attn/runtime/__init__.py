@@ -23,7 +23,7 @@ _MAKERS: dict[str, Callable[..., Plan]] = {"decode": plan_decode, "prefill": pla
 def plan(
     what: Recipe | Kernel | str, *, batch: int | None = None, query_heads: int | None = None, kv_heads: int | None = None, max_query_rows: int | None = None,
     device: Any = None, target: str = "gluon", seed: int = 0, executor: Any = None, **problem: Any,
-) -> Plan | MergePlan:
+) -> Any:
     """Fix everything before launches: compile the kernels, size and allocate the workspace.
 
     Args:
@@ -37,8 +37,12 @@ def plan(
         executor: that of another plan of this kernel and device, to share what it compiled; made if not given.
         problem: keys of the recipe's [problem]: query_tokens, page, head_dim.
 
+    Returns:
+        A DecodePlan, PrefillPlan or MergePlan, as the kernel's mainloop says.
+
     Raises:
         SpecError: the recipe cannot serve this geometry.
+        InputError: the geometry is none, or none that the kernel is told.
         TargetUnavailable: the target cannot run here.
     """
     from ..recipe import load

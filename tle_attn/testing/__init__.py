@@ -4,9 +4,10 @@ from tle_attn.testing.compare import compare, compare_lse, relative_rms
 from tle_attn.testing.prefill import ContiguousProblem, PrefillProblem, make_contiguous_problem, make_prefill_problem
 from tle_attn.testing.problems import DecodeProblem, PagedProblem, make_decode_problem
 from tle_attn.testing.states import StatesProblem, make_states_problem
-from tle_attn.testing.workloads import PREFILL_WORKLOADS, WORKLOADS
+from tle_attn.testing.workloads import MERGE_WORKLOADS, PREFILL_WORKLOADS, WORKLOADS
 
 __all__ = [
+    "MERGE_WORKLOADS",
     "PREFILL_WORKLOADS",
     "WORKLOADS",
     "ContiguousProblem",

@@ -3,6 +3,8 @@
 Decode: KV lengths that the CUDA reference (Tencent hpc-ops, benchmark/attention_decode) publishes.  It runs them with heads (8, 1), head_dim 128,
 page 64 and one query token.  Prefill: (queries, keys) of each sequence.  The first three are those for which its kernels were published, with
 heads (32, 4).
+
+Merge: (states, tokens, heads), a decode step's batch and a prefill chunk.
 """
 
 _K = 1024
@@ -30,4 +32,12 @@ PREFILL_WORKLOADS: dict[str, tuple[tuple[int, int], ...]] = {
     "prefill_32k": ((32 * _K, 32 * _K),),
     "prefill_4x4k": ((4 * _K, 4 * _K),) * 4,
     "prefill_8k_15x512": ((8 * _K, 8 * _K),) + ((512, 512),) * 15,
+}
+
+#: Name to (states, tokens, heads); a kernel that merges a list has as many states as it says.
+MERGE_WORKLOADS: dict[str, tuple[int, int, int]] = {
+    "merge_64": (2, 64, 64),
+    "merge_8x64": (8, 64, 64),
+    "merge_8k": (2, 8 * _K, 64),
+    "merge_8x8k": (8, 8 * _K, 64),
 }
