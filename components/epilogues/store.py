@@ -20,10 +20,7 @@ from tle_attn.spec.types import DType
 class StoreEpilogue(Block):
     """Writes out [tokens, query heads, head_dim] and, with `lse`, the log-sum-exp [tokens, query heads] in fp32.
 
-    Attributes:
-        dtype: element type of out.
-        lse: its base, "e" (natural, what torch and FlashAttention report) or "2"; a base must be chosen because both are in use.
-        aligned: the strides of out are multiples of 16 elements and its address of 16 bytes, so that stores along head_dim are vectors; others are refused.
+    `lse` names the base: "e" (natural, what torch and FlashAttention report) or "2"; a base must be chosen because both are in use.
     """
 
     KIND = "epilogue"
@@ -31,7 +28,6 @@ class StoreEpilogue(Block):
 
     dtype: DType = field(default=DType.BF16, validator=one_of((DType.BF16, DType.F32), "output element types"))
     lse: str = field(default="none")
-    aligned: bool = field(default=False)
 
     @lse.validator
     def _check_lse(self, attribute: object, value: object) -> None:
@@ -47,11 +43,10 @@ class StoreEpilogue(Block):
         }
 
     def arguments(self, problem: Problem) -> tuple[Argument, ...]:
-        unit = 16 if self.aligned else 1
         out = (
             Argument("out", f"*{self.dtype.value}", "output [batch * query tokens, query heads, head_dim]"),
-            Argument("out_token_stride", "i64", "elements from one output token to the next", divisible=unit),
-            Argument("out_head_stride", "i64", "elements from one output head to the next", divisible=unit),
+            Argument("out_token_stride", "i64", "elements from one output token to the next"),
+            Argument("out_head_stride", "i64", "elements from one output head to the next"),
         )
         return out + ((Argument("lse", "*f32", f"log-sum-exp, base {self.lse}, [batch * query tokens, query heads]"),) if self.lse != "none" else ())
 

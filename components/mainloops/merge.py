@@ -11,7 +11,7 @@ import math
 from attrs import field, frozen
 
 from tle_attn.checks.resources import register_cap
-from tle_attn.components.epilogues.store import StoreEpilogue
+from tle_attn.components.epilogues.store_aligned import StoreAligned
 from tle_attn.components.reducers.split_merge import merge_state
 from tle_attn.components.sources.stack import StackSource
 from tle_attn.dialect import F32, as_int64, cols, full_rows, jit, load, program_id, role_sync, rows, tile_zeros, where
@@ -39,7 +39,7 @@ class MergeMainloop(Mainloop):
     base: str = field(validator=one_of(("e", "2"), "a log-sum-exp means nothing without its base, and both are in use"))
 
     source: Block = slot("source", factory=StackSource)
-    epilogue: Block = slot("epilogue", factory=StoreEpilogue)
+    epilogue: Block = slot("epilogue", factory=StoreAligned)
 
     def check(self, problem: Problem) -> None:
         plain = Problem(head_dim=problem.head_dim, group=1)

@@ -159,7 +159,7 @@ def outputs(
     if out is None:
         out = torch.empty(shape, dtype=inputs.torch_dtype(epilogue.dtype), device=device)
     inputs.check_output(out, "out", epilogue.dtype, shape, device, axes)
-    if epilogue.aligned:
+    if getattr(epilogue, "ALIGNED", False):
         inputs.check_aligned(out, "out")
     if epilogue.lse == "none":
         if lse is not None:
