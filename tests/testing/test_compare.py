@@ -79,3 +79,12 @@ def test_lse_is_close_and_its_infinities_exact():
         lse[place] = value
         with pytest.raises(AssertionError, match=rf"1 of 2 off .*; first \[0, {place[1]}\] \(row 0, head {place[1]}\): .*, reference"):
             compare_lse(lse, ref, atol=1e-3, name_row=lambda row: f"row {row}")
+
+
+def test_lse_of_rows_that_have_none():
+    """NaN in both is equal; in one of them it is not."""
+    ref = torch.tensor([[0.5, math.nan]])
+    compare_lse(ref.clone(), ref, atol=1e-3)
+    for lse in (torch.tensor([[0.5, 0.0]]), torch.tensor([[0.5, -math.inf]]), torch.tensor([[math.nan, math.nan]])):
+        with pytest.raises(AssertionError, match="1 of 2 off"):
+            compare_lse(lse, ref, atol=1e-3)

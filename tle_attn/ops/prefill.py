@@ -20,12 +20,13 @@ from .emulation import target_of
 _PAGED = "Tensor q, Tensor k_cache, Tensor v_cache, Tensor block_ids, Tensor cu_seqlens_q, Tensor kv_lens"
 _SCALES = "Tensor q_scale, Tensor k_scale, Tensor v_scale"
 _ROWS = "Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor kv_lens"
-_OPTIONS = "float? softmax_scale=None, Tensor? block_mask=None"
+_OPTIONS = "float? softmax_scale=None"
+_MASK = "Tensor? block_mask=None"
 _OUT = "*, Tensor(a!) out"
 
 for _name, _arguments in (
-    ("attention_prefill_bf16", f"{_PAGED}, {_OPTIONS}"),
-    ("attention_prefill_fp8", f"{_PAGED}, {_SCALES}, {_OPTIONS}"),
+    ("attention_prefill_bf16", f"{_PAGED}, {_OPTIONS}, {_MASK}"),
+    ("attention_prefill_fp8", f"{_PAGED}, {_SCALES}, {_OPTIONS}, {_MASK}"),
     ("attention_prefill_contiguous_bf16", f"{_ROWS}, {_OPTIONS}"),
 ):
     define(f"tle_attn::{_name}", f"({_arguments}) -> Tensor", tags=TAGS)

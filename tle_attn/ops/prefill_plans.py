@@ -17,7 +17,6 @@ from .plans import counters_of, executor_for
 
 #: recipe by what a scale of K belongs to, or K and V without pages
 RECIPES = {"none": "hy3/prefill_bf16", "tensor": "hy3/prefill_fp8", "token_head": "hy3/prefill_fp8_per_token", "contiguous": "hy3/prefill_bf16_contiguous"}
-MASKED = {"tiles.block": "block_mask"}
 #: rows that plans are made for: few plans serve all batches, and what a plan costs for rows that are not there is some bytes of unit records
 LEAST_ROWS = 1024
 
@@ -25,9 +24,7 @@ LEAST_ROWS = 1024
 @cache
 def kernel_for(kind: str, page: int | None, group: int, masked: bool) -> Kernel:
     """The kernel of a geometry; `page`: None for K and V without pages."""
-    recipe = tle_attn.load(RECIPES[kind])
-    if masked:
-        recipe = recipe.set(MASKED)
+    recipe = tle_attn.load(RECIPES[kind] + ("_block_mask" if masked else ""))
     problem = {"group": group} if page is None else {"group": group, "page": page}
     try:
         return recipe.kernel(**problem)

@@ -40,11 +40,11 @@ def compare(out: Tensor, ref: Tensor, *, rms: float, row_rms: float | None = Non
 
 
 def compare_lse(lse: Tensor, ref: Tensor, *, atol: float, name_row: RowName | None = None) -> None:
-    """AssertionError unless `lse` is `ref` within `atol`, in the same logarithm, and -inf exactly where `ref` is."""
+    """AssertionError unless `lse` is `ref` within `atol`, in the same logarithm, and -inf or NaN exactly where `ref` is."""
     _same_shape("lse", lse, ref)
     ref = ref.to(lse.device).double()
     wide = lse.double()
-    wrong = torch.where(torch.isfinite(ref), ~((wide - ref).abs() <= atol), wide != ref)
+    wrong = torch.where(torch.isfinite(ref), ~((wide - ref).abs() <= atol), wide != ref) & ~(torch.isnan(wide) & torch.isnan(ref))
     bad = torch.nonzero(wrong)
     if len(bad):
         where = bad[0].tolist()
