@@ -9,10 +9,12 @@ import torch
 from attrs import frozen
 
 from tle_attn.dialect import as_int64, fence_async, jit, load, smem_store, tile_index, wgmma
+from tle_attn.errors import SpecError
 from tle_attn.spec import Argument, Block, Constant, Function, Port, Problem
 from tle_attn.spec.types import DType, Place
 
 TILE = 64
+MAX_COLUMNS = 64
 
 
 @frozen(kw_only=True)
@@ -21,6 +23,13 @@ class SmallM(Block):
 
     KIND = "qk"
     NAME = "small_m"
+
+    def check(self, problem: Problem) -> None:
+        if problem.rows > MAX_COLUMNS:
+            raise SpecError(
+                f"{problem.query_tokens} query tokens x {problem.group} heads are {problem.rows} query rows", key="problem.group", value=problem.group,
+                allowed=f"query_tokens * group <= {MAX_COLUMNS}", reason="all query rows of a key/value head are the N columns of one small-M wgmma",
+            )
 
     def constants(self, problem: Problem) -> dict[str, Constant]:
         return {

@@ -6,14 +6,19 @@ A row without any visible key gives 0 and LSE -inf.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from attrs import field, frozen
 
 from tle_attn.dialect import as_int64, fdiv, jit, log2, store, where
-from tle_attn.errors import SpecError, written
 from tle_attn.spec import Argument, Block, Constant, Function, Problem
 from tle_attn.spec.problem import one_of
 from tle_attn.spec.types import DType
+
+
+def lse_field() -> Any:
+    """An attrs field: the base of the log-sum-exp, or that none is written."""
+    return field(default="none", validator=one_of(("none", "e", "2"), "a log-sum-exp is only useful with its base, and both bases are in use: name it"))
 
 
 @frozen(kw_only=True)
@@ -27,13 +32,7 @@ class StoreEpilogue(Block):
     NAME = "store"
 
     dtype: DType = field(default=DType.BF16, validator=one_of((DType.BF16, DType.F32), "output element types"))
-    lse: str = field(default="none")
-
-    @lse.validator
-    def _check_lse(self, attribute: object, value: object) -> None:
-        if value not in ("none", "e", "2"):
-            raise SpecError(f"lse cannot be {written(value)}", key="lse", value=value, allowed=("none", "e", "2"),
-                            reason="a log-sum-exp is only useful with its base, and both bases are in use: name it")
+    lse: str = lse_field()
 
     def constants(self, problem: Problem) -> dict[str, Constant]:
         return {

@@ -295,13 +295,13 @@ def decode(args):
     else:
         k_boxes = alias(k_ring, [STAGES * COPIES, BOX_ROWS, BOX_COLS])
         v_boxes = alias(v_ring, [STAGES * COPIES, BOX_ROWS, BOX_COLS])
-    k_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES)
-    v_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES)
-    k_empty = alloc_barriers(STAGES, READERS, init=READY)
-    v_empty = alloc_barriers(STAGES, READERS, init=READY)
+    k_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES, more=True)
+    v_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES, more=True)
     if KEY_SCALES:
         k_scales = alloc_plain([STAGES, TILE], F32)
-        scales_full = alloc_barriers(STAGES)
+        scales_full = alloc_barriers(STAGES, more=True)
+    k_empty = alloc_barriers(STAGES, READERS, init=READY, more=True)
+    v_empty = alloc_barriers(STAGES, READERS, init=READY)
     fence_async()
     warp_specialize(
         [

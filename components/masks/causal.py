@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from attrs import frozen
 
-from tle_attn.dialect import jit, where
+from tle_attn.dialect import jit, where_le
 from tle_attn.spec import Block
 
 
@@ -31,4 +31,4 @@ class Causal(Block):
 @jit
 def causal_mask(args, s, key, query, head):
     """Keys up to the query's own position."""
-    return where(key <= query, s, float("-inf"))
+    return where_le(key, query, s, float("-inf"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from attrs import field, frozen
 
-from tle_attn.dialect import jit, maximum, where
+from tle_attn.dialect import jit, maximum, where_le
 from tle_attn.spec import Block, Constant, Problem
 from tle_attn.spec.problem import at_least
 
@@ -40,7 +40,7 @@ class SlidingWindow(Block):
 @jit
 def window_mask(args, s, key, query, head):
     """Keys inside the window."""
-    return where(query - key < WINDOW, s, float("-inf"))
+    return where_le(query - (WINDOW - 1), key, s, float("-inf"))
 
 
 @jit

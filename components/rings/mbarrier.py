@@ -31,7 +31,7 @@ class MbarrierRing(Block):
         return {"STAGES": Constant(self.stages, "tiles in flight, K and V each"), "READERS": Constant(self.readers, "roles that free a slot")}
 
     def provides(self, problem: Problem) -> tuple[Function, ...]:
-        return (Function("slot_of"), Function("use_of"), Function("acquire"), Function("wait_tile"), Function("release"))
+        return (Function("slot_of"), Function("use_of"), Function("acquire"), Function("wait_tile"), Function("wait_slot"), Function("release"))
 
 
 @jit
@@ -57,6 +57,12 @@ def wait_tile(full, i):
     """Consumer: wait until all boxes of tile i have landed."""
     for c in static_range(COPIES):
         barrier_wait(full[(i % STAGES) * COPIES + c], i // STAGES)
+
+
+@jit
+def wait_slot(full, i):
+    """Consumer: wait for tile i where one barrier stands for all of it."""
+    barrier_wait(full[i % STAGES], i // STAGES)
 
 
 @jit

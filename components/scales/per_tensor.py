@@ -15,8 +15,10 @@ TILE = 64
 def q_scale_arguments() -> tuple[Argument, ...]:
     return (
         Argument("scale_log2", "f32", "softmax scale * log2(e)"),
-        Argument("q_scale", "*f32", "scale of each query token and head [batch * query tokens, query heads]"),
+        Argument("q_scale", "*f32", "scale of each query token and head: decode [batch * query tokens, query heads], prefill [batch, query heads, tokens of a sequence]"),
         Argument("q_scale_stride", "i64", "elements from one token's scales to the next"),
+        Argument("q_scale_batch_stride", "i64", "elements from one sequence's scales to the next"),
+        Argument("q_scale_head_stride", "i64", "elements from one head's scales to the next"),
     )
 
 
@@ -32,13 +34,14 @@ class PerTensor(Block):
     KIND = "scale"
     NAME = "per_tensor"
     KEY_SCALES = False
+    ROW_FACTORS = True
     HOOKS = {"output": "scale_output"}
 
     def check(self, problem: Problem) -> None:
         check_fp8(self, problem)
 
     def constants(self, problem: Problem) -> dict[str, Constant]:
-        return {"KEY_SCALES": Constant(False, "every key has a scale of its own")}
+        return {"KEY_SCALES": Constant(False, "every key has a scale of its own"), "ROW_FACTORS": Constant(True, "query rows have factors of their own")}
 
     def arguments(self, problem: Problem) -> tuple[Argument, ...]:
         return (*q_scale_arguments(), Argument("k_scale", "*f32", "scale of K [1]"), Argument("v_scale", "*f32", "scale of V [1]"))
@@ -48,7 +51,14 @@ class PerTensor(Block):
 
     def provides(self, problem: Problem) -> tuple[Function, ...]:
         s = Port("s", DType.F32, ("key", "query"), (TILE, problem.columns), layout="mma")
-        return (Function("query_factor", (s,), (Port("factor", DType.F32, ("query",), (problem.columns,)),)),)
+        return (Function("query_factor", (s,), (Port("factor", DType.F32, ("query",), (problem.columns,)),)), Function("row_factor"))
+
+
+@jit
+def row_factor(args, seq, row, q_len, q_head):
+    """Prefill: what the dot products of each query row are multiplied by to become base-2 logits; rows past the sequence's end have no scale to read."""
+    q_scale = load(args.q_scale + seq * args.q_scale_batch_stride + q_head * args.q_scale_head_stride + row, mask=row < q_len, other=0.0)
+    return q_scale * (load(args.k_scale) * args.scale_log2)
 
 
 @jit

@@ -25,6 +25,7 @@ class PerTokenHead(Block):
     KIND = "scale"
     NAME = "per_token_head"
     KEY_SCALES = True
+    ROW_FACTORS = True
     HOOKS = {"output": "scale_output"}
 
     def check(self, problem: Problem) -> None:
@@ -33,6 +34,7 @@ class PerTokenHead(Block):
     def constants(self, problem: Problem) -> dict[str, Constant]:
         return {
             "KEY_SCALES": Constant(True, "every key has a scale of its own"),
+            "ROW_FACTORS": Constant(True, "query rows have factors of their own"),
             "SCALE_ROW": Constant(ROW, "K scales in a row"),
         }
 
@@ -51,7 +53,24 @@ class PerTokenHead(Block):
 
     def provides(self, problem: Problem) -> tuple[Function, ...]:
         s = Port("s", DType.F32, ("key", "query"), (TILE, problem.columns), layout="mma")
-        return (Function("query_factor", (s,), (Port("factor", DType.F32, ("query",), (problem.columns,)),)), Function("fetch_key_scales"), Function("publish_key_scales"))
+        return (Function("query_factor", (s,), (Port("factor", DType.F32, ("query",), (problem.columns,)),)), Function("fetch_key_scales"), Function("publish_key_scales"), Function("row_factor"), Function("read_key_scales"))
+
+
+@jit
+def row_factor(args, seq, row, q_len, q_head):
+    """Prefill: what the dot products of each query row are multiplied by, beside the key's scale; rows past the sequence's end have no scale to read."""
+    q_scale = load(args.q_scale + seq * args.q_scale_batch_stride + q_head * args.q_scale_head_stride + row, mask=row < q_len, other=0.0)
+    return q_scale * args.scale_log2
+
+
+@jit
+def read_key_scales(args, page_row, tile, kv_len, head):
+    """Prefill: scales of a key tile in the producer's registers, 0 past the sequence's end; page_row: pointer to the sequence's page ids."""
+    key = tile * TILE + vec_index(TILE)
+    there = key < kv_len
+    page = load(page_row + key // PAGE, mask=there, other=0)
+    offset = as_int64(page) * args.k_scale_page_stride + as_int64(key % PAGE // SCALE_ROW) * args.k_scale_row_stride + head * args.k_scale_head_stride
+    return load(args.k_scale + offset + key % SCALE_ROW, mask=there, other=0.0)
 
 
 @jit

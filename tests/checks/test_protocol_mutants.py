@@ -35,7 +35,7 @@ MUTANTS = {
     "no release": (RINGS, "    barrier_arrive(empty[i % STAGES])", "    pass", {"Deadlock"}),
     "two releases": (RINGS, "    barrier_arrive(empty[i % STAGES])", "    barrier_arrive(empty[i % STAGES])\n    barrier_arrive(empty[i % STAGES])", {"BarrierMisuse", "Race"}),
     "release of another slot": (RINGS, "barrier_arrive(empty[i % STAGES])", "barrier_arrive(empty[0])", {"BarrierMisuse", "Race", "Deadlock"}),
-    "slots start in use": (RINGS, "k_empty = alloc_barriers(STAGES, READERS, init=READY)", "k_empty = alloc_barriers(STAGES, READERS)", {"Deadlock"}),
+    "slots start in use": (RINGS, "k_empty = alloc_barriers(STAGES, READERS, init=READY, more=True)", "k_empty = alloc_barriers(STAGES, READERS, more=True)", {"Deadlock"}),
     "copy into another slot": (RINGS, "copy(desc, boxes.slot(box)", "copy(desc, boxes.slot(box % (COLUMN_BLOCKS * TILE_PAGES))", {"Race", "Unwritten", "BarrierMisuse"}),
     "copy completes another barrier": (RINGS, "barrier=full[box])", "barrier=full[(box + 1) % (STAGES * COPIES)])", {"BarrierMisuse", "Race", "Deadlock", "Unwritten"}),
     "scores used before the wait": (RINGS, "s = wgmma_wait(0, qk_product(k_ring.slot(0), q_smem))", "s = qk_product(k_ring.slot(0), q_smem)", {"UseBeforeWait", "Race"}),

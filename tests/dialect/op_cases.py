@@ -142,6 +142,14 @@ def _roles(a: dict[str, Any]) -> dict[str, torch.Tensor]:
     return {"out": (x @ x).sum(1)}
 
 
+def _turns(a: dict[str, Any]) -> dict[str, torch.Tensor]:
+    row = torch.arange(64, dtype=torch.float64)
+    box, totals = row, [torch.zeros(64, dtype=torch.float64) for _ in range(2)]
+    for turn in range(2 * a["n"]):
+        box = totals[turn % 2] = totals[turn % 2] + 2 * box + row
+    return {"out": torch.stack(totals)}
+
+
 def _cluster_pull(a: dict[str, Any]) -> dict[str, torch.Tensor]:
     x = a["x"].double().reshape(2, 4, 16, 64)
     total = (x * torch.arange(1, 5).reshape(1, 4, 1, 1)).sum(1, keepdim=True)
@@ -199,6 +207,9 @@ CASES = (
            lambda a: {"row_max": a["x"].amax(1), "col_sum": a["x"].sum(0), "scalars": torch.stack([a["x"].max(), a["x"].sum()])}, opcodes="SHFL.BFLY"),
     OpCase("k_cumsum", "cumsum", {"x": "*i32", "out": "*i32"},
            lambda g: {"x": ints(g, 256), "out": poison(256, dtype=torch.int32)}, lambda a: {"out": a["x"].cumsum(0)}),
+    OpCase("k_where_le", "where_le uniform", {"x": "*fp32", "out": "*fp32", "n": "i32"},
+           lambda g: {"x": normal(g, 32, 64), "out": poison(32, 64), "n": 13},
+           lambda a: {"out": torch.where(torch.arange(64) <= torch.arange(32)[:, None] + a["n"], a["x"].double(), -3.5)}, opcodes="REDUX"),
     OpCase("k_vectors", "full_rows full_cols like_rows like_cols move_rows move_cols", {"x": "*fp32", "v": "*fp32", "w": "*fp32", "out": "*fp32"},
            lambda g: {"x": ints(g, 32, 64, dtype=F32), "v": ints(g, 32, dtype=F32), "w": ints(g, 64, dtype=F32), "out": poison(32, 64)}, _vectors),
     OpCase("k_trans", "trans", {"x": "*fp32", "out": "*fp32"},
@@ -217,6 +228,9 @@ CASES = (
            lambda g: {"a": ints(g, 64, 64, dtype=BF16), "b": ints(g, 64, 32, dtype=BF16), "out": poison(4, 64, 32)}, _wgmma, opcodes="HGMMA"),
     OpCase("k_wgmma_pipelined", "wgmma wgmma_wait", {"a": "*fp16", "b": "*fp16", "out": "*fp32"},
            lambda g: {"a": ints(g, 2, 64, 64, dtype=F16), "b": ints(g, 64, 64, dtype=F16), "out": poison(4, 64, 64)}, _wgmma_pipelined, opcodes="HGMMA"),
+    OpCase("k_operand", "smem_operand pin", {"q": "*bf16", "k": "*bf16", "out": "*fp32"},
+           lambda g: {"q": ints(g, 64, 128, dtype=BF16), "k": ints(g, 64, 128, dtype=BF16), "out": poison(64, 64)},
+           lambda a: {"out": 3 * (a["q"].double() @ a["k"].double().T)}, opcodes="HGMMA LDSM"),
     OpCase("k_wgmma_register", "register_operand", {"q": "*bf16", "k": "*bf16", "v": "*bf16", "out": "*fp32"},
            lambda g: {"q": normal(g, 64, 128, dtype=BF16), "k": normal(g, 64, 128, dtype=BF16), "v": normal(g, 64, 128, dtype=BF16), "out": poison(64, 128)},
            _wgmma_register, tolerance=2e-3, opcodes="HGMMA"),
@@ -228,6 +242,7 @@ CASES = (
            grid=(3,), opcodes="UTMALDG HGMMA USETMAXREG"),
     OpCase("k_named", "alloc_named named_wait named_arrive", {"x": "*i32", "out": "*i32", "n": "i32"},
            lambda g: {"x": ints(g, 10, 128), "out": poison(10, 128, dtype=torch.int32), "n": 10}, lambda a: {"out": a["x"] + 1}, opcodes="BAR.ARV BAR.SYNC"),
+    OpCase("k_turns", "named_wait_for", {"out": "*fp32", "n": "i32"}, lambda g: {"out": poison(2, 64), "n": 5}, _turns, opcodes="BAR.ARV BAR.SYNC"),
     OpCase("k_cluster_pull", "cluster_dims cluster_barrier remote_load", {"x": "*fp32", "out": "*fp32"},
            lambda g: {"x": ints(g, 8, 16, 64, dtype=F32), "out": poison(8, 16, 64)}, _cluster_pull, grid=(2,), cluster=4, opcodes="UCGABAR_ARV UCGABAR_WAIT"),
     OpCase("k_cluster_store", "cluster_rank remote_store", {"x": "*fp32", "out": "*fp32"},

@@ -111,6 +111,14 @@ def k_cumsum(x, out):
 
 
 @jit
+def k_where_le(x, out, n):
+    r, c = tile_index(32, 64, 4)
+    v = load(x + r[:, None] * 64 + c[None, :])
+    v = where_le(c[None, :], r[:, None] + uniform(n), v, -3.5)
+    store(out + r[:, None] * 64 + c[None, :], v)
+
+
+@jit
 def k_vectors(x, v, w, out):
     r, c = tile_index(32, 64, 4)
     at = r[:, None] * 64 + c[None, :]
@@ -256,6 +264,20 @@ def k_wgmma_pipelined(a, b, out):
 
 
 @jit
+def k_operand(q, k, out):
+    # an operand that is read into registers, and row sums that are pinned before the wait
+    q_smem = alloc([64, 128], BF16)
+    k_smem = alloc([64, 128], BF16)
+    smem_store(q_smem, load_tile(q, 64, 128))
+    smem_store(k_smem, load_tile(k, 64, 128))
+    fence_async()
+    s = wgmma(smem_operand(q_smem, mma_zeros(64, 64, BF16)), k_smem, trans_b=True)
+    l = pin(full_rows(mma_zeros(64, 64, BF16), 3.0))
+    s = wgmma_wait(0, s)
+    store_tile(out, s * l[:, None], 64)
+
+
+@jit
 def k_wgmma_register(q, k, v, out):
     # scores as the register operand of the second product
     q_smem = alloc([64, 128], BF16)
@@ -341,6 +363,31 @@ def k_named(x, out, n):
     filled = alloc_named(8, 3, 256)
     read = alloc_named(11, 3, 256)
     warp_specialize([(take_turns, (out, box, filled, read, n)), (give_turns, (x, box, filled, read, n))], [4], [40])
+
+
+@jit
+def alternate(out, box, turn, w: constexpr, n):
+    # what a role adds to the box depends on what the other left there: turns that are not kept give other numbers
+    tile = mma_zeros(64, 8, BF16)
+    total = full_rows(tile, 0.0)
+    if w == 1:
+        named_arrive(turn[0])
+    for t in range(n):
+        total = named_wait_for(turn[w], total)
+        total = total + smem_load_rows(box.slot(0), tile) * 2.0 + rows(tile).to(F32)
+        smem_store(box.slot(0), total)
+        named_arrive(turn[1 - w])
+    if w == 0:
+        named_wait(turn[0])
+    store(out + w * 64 + rows(tile), total)
+
+
+@jit
+def k_turns(out, n):
+    box = alloc_plain([1, 64], F32)
+    turn = alloc_named(8, 2, 256)
+    smem_store(box.slot(0), vec_index(64).to(F32))
+    warp_specialize([(alternate, (out, box, turn, 0, n)), (alternate, (out, box, turn, 1, n))], [4], [40])
 
 
 # ---- clusters

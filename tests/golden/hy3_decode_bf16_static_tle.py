@@ -31,6 +31,7 @@ import triton.language as tl
 jit = triton.jit
 constexpr = tl.constexpr
 BF16 = tl.bfloat16
+PENDING = constexpr(tle.gpu.PENDING)  # plain strings in TLE; the JIT reads only constexpr globals
 READY = constexpr(tle.gpu.READY)
 program_id = tl.program_id
 static_range = tl.static_range
@@ -47,7 +48,6 @@ reduce_max = tl.max
 reduce_sum = tl.sum
 alloc = tle.gpu.alloc
 role_sync = tl.debug_barrier
-alloc_barriers = tle.gpu.alloc_barriers
 barrier_wait = tle.gpu.barrier_wait
 copy = tle.gpu.copy
 wgmma = tle.gpu.wgmma
@@ -111,6 +111,11 @@ def like_cols(vector, tile):
 
 
 @triton.jit
+def where_le(a, b, x, y: tl.constexpr):
+    return tl.where(a <= b, x, y)
+
+
+@triton.jit
 def smem_store(buffer, tile):
     tl.store(tle.gpu.local_ptr(buffer), tile)
 
@@ -126,6 +131,14 @@ def fence_async():
     # see a store through a worker partition's capture.  The barrier makes every thread's fence precede the wgmma.
     tl.inline_asm_elementwise("fence.proxy.async.shared::cta; // dummy $0", "=r", [], dtype=tl.int32, is_pure=False, pack=1)
     tl.debug_barrier()
+
+
+@triton.jit
+def alloc_barriers(n: tl.constexpr, arrive_count: tl.constexpr = 1, init: tl.constexpr = PENDING, expect_bytes: tl.constexpr = 0, more: tl.constexpr = False):
+    if expect_bytes:
+        return tle.gpu.alloc_barriers(n, arrive_count, init, expect_bytes)
+    else:
+        return tle.gpu.alloc_barriers(n, arrive_count, init)
 
 
 @triton.jit
@@ -285,7 +298,7 @@ def query_factor(scale_log2, s):
 @jit
 def causal_mask(s, key, query):
     """Keys up to the query's own position."""
-    return where(key <= query, s, float("-inf"))
+    return where_le(key, query, s, float("-inf"))
 
 
 # ---- softmax: softmax/online
@@ -553,9 +566,9 @@ def decode(
     p_smem = alloc([2, COLUMNS, TILE], DTYPE)
     k_boxes = k_ring
     v_boxes = v_ring
-    k_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES)
-    v_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES)
-    k_empty = alloc_barriers(STAGES, READERS, init=READY)
+    k_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES, more=True)
+    v_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES, more=True)
+    k_empty = alloc_barriers(STAGES, READERS, init=READY, more=True)
     v_empty = alloc_barriers(STAGES, READERS, init=READY)
     fence_async()
     warp_specialize(

@@ -22,7 +22,7 @@ Kernel decode, grid (tasks,), 4 warps, at most 128 registers a thread; arguments
     q_token_stride: i64 - elements from one query token to the next; a multiple of 16
     q_head_stride: i64 - elements from one query head to the next; a multiple of 16
     scale_log2: f32 - softmax scale * log2(e)
-    q_scale: *f32 - scale of each query token and head [batch * query tokens, query heads]
+    q_scale: *f32 - scale of each query token and head: decode [batch * query tokens, query heads], prefill [batch, query heads, tokens of a sequence]
     q_scale_stride: i64 - elements from one token's scales to the next
     k_scale: *f32 - scale of K [1]
     v_scale: *f32 - scale of V [1]
@@ -65,6 +65,7 @@ vec_index = emu.ops.vec_index
 like_cols = emu.ops.like_cols
 register_operand = emu.ops.register_operand
 where = emu.ops.where
+where_le = emu.ops.where_le
 maximum = emu.ops.maximum
 minimum = emu.ops.minimum
 exp2 = emu.ops.exp2
@@ -255,7 +256,7 @@ def scale_output(v_scale, value):
 @jit
 def causal_mask(s, key, query):
     """Keys up to the query's own position."""
-    return where(key <= query, s, float("-inf"))
+    return where_le(key, query, s, float("-inf"))
 
 
 # ---- softmax: softmax/online
@@ -698,9 +699,9 @@ def decode(
     p_smem = alloc([2, COLUMNS, TILE], DTYPE)
     k_boxes = k_ring
     v_boxes = v_ring
-    k_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES)
-    v_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES)
-    k_empty = alloc_barriers(STAGES, READERS, init=READY)
+    k_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES, more=True)
+    v_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES, more=True)
+    k_empty = alloc_barriers(STAGES, READERS, init=READY, more=True)
     v_empty = alloc_barriers(STAGES, READERS, init=READY)
     fence_async()
     warp_specialize(

@@ -22,7 +22,7 @@ Kernel decode, grid (tasks,), 4 warps, at most 128 registers a thread; arguments
     q_token_stride: i64 - elements from one query token to the next; a multiple of 16
     q_head_stride: i64 - elements from one query head to the next; a multiple of 16
     scale_log2: f32 - softmax scale * log2(e)
-    q_scale: *f32 - scale of each query token and head [batch * query tokens, query heads]
+    q_scale: *f32 - scale of each query token and head: decode [batch * query tokens, query heads], prefill [batch, query heads, tokens of a sequence]
     q_scale_stride: i64 - elements from one token's scales to the next
     k_scale: *f32 - scales of K [pages, rows, kv heads, 32], token t of a page at row t / 32, column t % 32
     k_scale_page_stride: i64 - elements from one page's scales to the next
@@ -279,6 +279,11 @@ def register_operand(tile, acc):
 
 
 @gluon.jit
+def where_le(a, b, x, y):
+    return gl.inline_asm_elementwise("{ .reg .pred p; setp.le.s32 p, $2, $3; selp.f32 $0, $1, $4, p; }", "=f,f,r,r,f", [x, a, b, y], dtype=gl.float32, is_pure=True, pack=1)
+
+
+@gluon.jit
 def _add(a, b):
     return a + b
 
@@ -316,23 +321,24 @@ def smem_load_rows(buffer, tile):
 
 
 @gluon.constexpr_function
-def _init_barriers(n, count, warps):
+def _init_barriers(n, count, warps, more):
     """Thread i of the role initialises barrier i."""
     rounds = " ".join(
         f"setp.lt.s32 p, t, {n - i}; @p mbarrier.init.shared::cta.b64 [a+{8 * i}], {count};" for i in range(0, n, 32 * warps)
     )
-    return (f"{{ .reg .pred p; .reg .b32 t, a; mov.u32 t, %tid.x; and.b32 t, t, {32 * warps - 1}; mad.lo.u32 a, t, 8, $1; {rounds} "
-            "fence.mbarrier_init.release.cluster; mov.u32 $0, 0; }")
+    fence = "" if more else "fence.mbarrier_init.release.cluster; "
+    return f"{{ .reg .pred p; .reg .b32 t, a; mov.u32 t, %tid.x; and.b32 t, t, {32 * warps - 1}; mad.lo.u32 a, t, 8, $1; {rounds} {fence}mov.u32 $0, 0; }}"
 
 
 @gluon.jit
-def alloc_barriers(n: constexpr, arrive_count: constexpr = 1, init: constexpr = PENDING, expect_bytes: constexpr = 0):
+def alloc_barriers(n: constexpr, arrive_count: constexpr = 1, init: constexpr = PENDING, expect_bytes: constexpr = 0, more: constexpr = False):
     mem = gl.allocate_shared_memory(gl.int64, [n, 1], mbarrier.MBarrierLayout())
     # a copy's own arrival counts once, a role's arrival ARRIVALS times: its warps share them
     count: constexpr = arrive_count if expect_bytes else arrive_count * _ARRIVALS
     # Gluon's own init puts a barrier of the role between any two, 35 ns each on an H200
-    gl.inline_asm_elementwise(_init_barriers(n, count, gl.num_warps()), "=r,r", [_address(mem)], dtype=gl.int32, is_pure=False, pack=1)
-    role_sync()
+    gl.inline_asm_elementwise(_init_barriers(n, count, gl.num_warps(), more), "=r,r", [_address(mem)], dtype=gl.int32, is_pure=False, pack=1)
+    if not more:
+        role_sync()
     return Barriers(mem, init, expect_bytes)
 
 
@@ -763,7 +769,7 @@ def scale_output(v_scale, value, head):
 @jit
 def causal_mask(s, key, query):
     """Keys up to the query's own position."""
-    return where(key <= query, s, float("-inf"))
+    return where_le(key, query, s, float("-inf"))
 
 
 # ---- softmax: softmax/online
@@ -1228,12 +1234,12 @@ def decode(
     p_smem = alloc([2, COLUMNS, TILE], DTYPE)
     k_boxes = k_ring
     v_boxes = v_ring
-    k_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES)
-    v_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES)
-    k_empty = alloc_barriers(STAGES, READERS, init=READY)
-    v_empty = alloc_barriers(STAGES, READERS, init=READY)
+    k_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES, more=True)
+    v_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES, more=True)
     k_scales = alloc_plain([STAGES, TILE], F32)
-    scales_full = alloc_barriers(STAGES)
+    scales_full = alloc_barriers(STAGES, more=True)
+    k_empty = alloc_barriers(STAGES, READERS, init=READY, more=True)
+    v_empty = alloc_barriers(STAGES, READERS, init=READY)
     fence_async()
     warp_specialize(
         [

@@ -22,7 +22,7 @@ Kernel decode, grid (tasks,), 4 warps, at most 128 registers a thread; arguments
     q_token_stride: i64 - elements from one query token to the next; a multiple of 16
     q_head_stride: i64 - elements from one query head to the next; a multiple of 16
     scale_log2: f32 - softmax scale * log2(e)
-    q_scale: *f32 - scale of each query token and head [batch * query tokens, query heads]
+    q_scale: *f32 - scale of each query token and head: decode [batch * query tokens, query heads], prefill [batch, query heads, tokens of a sequence]
     q_scale_stride: i64 - elements from one token's scales to the next
     k_scale: *f32 - scales of K [pages, rows, kv heads, 32], token t of a page at row t / 32, column t % 32
     k_scale_page_stride: i64 - elements from one page's scales to the next
@@ -50,6 +50,7 @@ constexpr = tl.constexpr
 BF16 = tl.bfloat16
 F32 = tl.float32
 FP8 = tl.float8e4nv
+PENDING = constexpr(tle.gpu.PENDING)  # plain strings in TLE; the JIT reads only constexpr globals
 READY = constexpr(tle.gpu.READY)
 program_id = tl.program_id
 static_range = tl.static_range
@@ -67,7 +68,6 @@ reduce_sum = tl.sum
 cumsum = tl.cumsum
 alloc = tle.gpu.alloc
 role_sync = tl.debug_barrier
-alloc_barriers = tle.gpu.alloc_barriers
 barrier_wait = tle.gpu.barrier_wait
 copy = tle.gpu.copy
 wgmma = tle.gpu.wgmma
@@ -169,6 +169,11 @@ def register_operand(tile, acc):
 
 
 @triton.jit
+def where_le(a, b, x, y: tl.constexpr):
+    return tl.where(a <= b, x, y)
+
+
+@triton.jit
 def alloc_plain(shape, dtype):
     return tle.gpu.alloc(shape, dtype, nv_mma_shared_layout=False)
 
@@ -194,6 +199,14 @@ def fence_async():
     # see a store through a worker partition's capture.  The barrier makes every thread's fence precede the wgmma.
     tl.inline_asm_elementwise("fence.proxy.async.shared::cta; // dummy $0", "=r", [], dtype=tl.int32, is_pure=False, pack=1)
     tl.debug_barrier()
+
+
+@triton.jit
+def alloc_barriers(n: tl.constexpr, arrive_count: tl.constexpr = 1, init: tl.constexpr = PENDING, expect_bytes: tl.constexpr = 0, more: tl.constexpr = False):
+    if expect_bytes:
+        return tle.gpu.alloc_barriers(n, arrive_count, init, expect_bytes)
+    else:
+        return tle.gpu.alloc_barriers(n, arrive_count, init)
 
 
 @triton.jit
@@ -406,7 +419,7 @@ def scale_output(v_scale, value, head):
 @jit
 def causal_mask(s, key, query):
     """Keys up to the query's own position."""
-    return where(key <= query, s, float("-inf"))
+    return where_le(key, query, s, float("-inf"))
 
 
 # ---- softmax: softmax/online
@@ -871,12 +884,12 @@ def decode(
     p_smem = alloc([2, COLUMNS, TILE], DTYPE)
     k_boxes = k_ring
     v_boxes = v_ring
-    k_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES)
-    v_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES)
-    k_empty = alloc_barriers(STAGES, READERS, init=READY)
-    v_empty = alloc_barriers(STAGES, READERS, init=READY)
+    k_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES, more=True)
+    v_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES, more=True)
     k_scales = alloc_plain([STAGES, TILE], F32)
-    scales_full = alloc_barriers(STAGES)
+    scales_full = alloc_barriers(STAGES, more=True)
+    k_empty = alloc_barriers(STAGES, READERS, init=READY, more=True)
+    v_empty = alloc_barriers(STAGES, READERS, init=READY)
     fence_async()
     warp_specialize(
         [

@@ -58,6 +58,7 @@ tile_zeros = emu.ops.tile_zeros
 vec_index = emu.ops.vec_index
 like_cols = emu.ops.like_cols
 where = emu.ops.where
+where_le = emu.ops.where_le
 maximum = emu.ops.maximum
 minimum = emu.ops.minimum
 exp2 = emu.ops.exp2
@@ -229,7 +230,7 @@ def query_factor(scale_log2, s):
 @jit
 def causal_mask(s, key, query):
     """Keys up to the query's own position."""
-    return where(key <= query, s, float("-inf"))
+    return where_le(key, query, s, float("-inf"))
 
 
 # ---- softmax: softmax/online
@@ -664,9 +665,9 @@ def decode(
     p_smem = alloc([2, COLUMNS, TILE], DTYPE)
     k_boxes = k_ring
     v_boxes = v_ring
-    k_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES)
-    v_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES)
-    k_empty = alloc_barriers(STAGES, READERS, init=READY)
+    k_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES, more=True)
+    v_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES, more=True)
+    k_empty = alloc_barriers(STAGES, READERS, init=READY, more=True)
     v_empty = alloc_barriers(STAGES, READERS, init=READY)
     fence_async()
     warp_specialize(

@@ -264,6 +264,11 @@ def like_cols(vector, tile):
 
 
 @gluon.jit
+def where_le(a, b, x, y):
+    return gl.inline_asm_elementwise("{ .reg .pred p; setp.le.s32 p, $2, $3; selp.f32 $0, $1, $4, p; }", "=f,f,r,r,f", [x, a, b, y], dtype=gl.float32, is_pure=True, pack=1)
+
+
+@gluon.jit
 def _add(a, b):
     return a + b
 
@@ -291,23 +296,24 @@ def smem_load(buffer):
 
 
 @gluon.constexpr_function
-def _init_barriers(n, count, warps):
+def _init_barriers(n, count, warps, more):
     """Thread i of the role initialises barrier i."""
     rounds = " ".join(
         f"setp.lt.s32 p, t, {n - i}; @p mbarrier.init.shared::cta.b64 [a+{8 * i}], {count};" for i in range(0, n, 32 * warps)
     )
-    return (f"{{ .reg .pred p; .reg .b32 t, a; mov.u32 t, %tid.x; and.b32 t, t, {32 * warps - 1}; mad.lo.u32 a, t, 8, $1; {rounds} "
-            "fence.mbarrier_init.release.cluster; mov.u32 $0, 0; }")
+    fence = "" if more else "fence.mbarrier_init.release.cluster; "
+    return f"{{ .reg .pred p; .reg .b32 t, a; mov.u32 t, %tid.x; and.b32 t, t, {32 * warps - 1}; mad.lo.u32 a, t, 8, $1; {rounds} {fence}mov.u32 $0, 0; }}"
 
 
 @gluon.jit
-def alloc_barriers(n: constexpr, arrive_count: constexpr = 1, init: constexpr = PENDING, expect_bytes: constexpr = 0):
+def alloc_barriers(n: constexpr, arrive_count: constexpr = 1, init: constexpr = PENDING, expect_bytes: constexpr = 0, more: constexpr = False):
     mem = gl.allocate_shared_memory(gl.int64, [n, 1], mbarrier.MBarrierLayout())
     # a copy's own arrival counts once, a role's arrival ARRIVALS times: its warps share them
     count: constexpr = arrive_count if expect_bytes else arrive_count * _ARRIVALS
     # Gluon's own init puts a barrier of the role between any two, 35 ns each on an H200
-    gl.inline_asm_elementwise(_init_barriers(n, count, gl.num_warps()), "=r,r", [_address(mem)], dtype=gl.int32, is_pure=False, pack=1)
-    role_sync()
+    gl.inline_asm_elementwise(_init_barriers(n, count, gl.num_warps(), more), "=r,r", [_address(mem)], dtype=gl.int32, is_pure=False, pack=1)
+    if not more:
+        role_sync()
     return Barriers(mem, init, expect_bytes)
 
 
@@ -696,7 +702,7 @@ def soft_cap_scores(s):
 @jit
 def causal_mask(s, key, query):
     """Keys up to the query's own position."""
-    return where(key <= query, s, float("-inf"))
+    return where_le(key, query, s, float("-inf"))
 
 
 # ---- softmax: softmax/online
@@ -1140,9 +1146,9 @@ def decode(
     p_smem = alloc([2, COLUMNS, TILE], DTYPE)
     k_boxes = k_ring
     v_boxes = v_ring
-    k_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES)
-    v_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES)
-    k_empty = alloc_barriers(STAGES, READERS, init=READY)
+    k_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES, more=True)
+    v_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES, more=True)
+    k_empty = alloc_barriers(STAGES, READERS, init=READY, more=True)
     v_empty = alloc_barriers(STAGES, READERS, init=READY)
     fence_async()
     warp_specialize(

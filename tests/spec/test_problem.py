@@ -26,12 +26,6 @@ def test_refused_values(key, value, allowed):
     assert f"  value    {written(value)}" in str(error) and f"  allowed  {allowed}" in str(error) and "  because  " in str(error)
 
 
-def test_rows_fill_at_most_64_columns():
-    assert Problem(query_tokens=2, group=32).rows == 64
-    with pytest.raises(SpecError, match="3 query tokens x 22 heads are 66 query rows"):
-        Problem(query_tokens=3, group=22)
-
-
 @pytest.mark.parametrize("tokens,group,columns", [(1, 1, 8), (1, 8, 8), (3, 3, 16), (2, 8, 16), (1, 17, 32), (5, 8, 64), (1, 64, 64)])
 def test_columns_are_the_next_power_of_two_from_8(tokens, group, columns):
     assert Problem(query_tokens=tokens, group=group).columns == columns

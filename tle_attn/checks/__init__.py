@@ -19,9 +19,10 @@ def check_kernel(kernel: Kernel) -> None:
         try:
             block.check(kernel.problem)
         except SpecError as error:
-            # a mainloop may speak of its slots, and those have tables of their own in a recipe
-            of_slot = block is kernel.mainloop and (error.key or "").split(".")[0] in kernel.mainloop.slots()
-            raise error.located(prefix=None if of_slot else where)
+            # a mainloop may speak of its slots, and any block of the problem: those have tables of their own in a recipe
+            table = (error.key or "").split(".")[0]
+            elsewhere = table == "problem" or (block is kernel.mainloop and table in kernel.mainloop.slots())
+            raise error.located(prefix=None if elsewhere else where)
     check_ports(kernel)
     check_resources(kernel)
 

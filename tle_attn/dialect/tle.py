@@ -43,7 +43,6 @@ reduce_sum = tl.sum
 cumsum = tl.cumsum
 alloc = tle.gpu.alloc
 role_sync = tl.debug_barrier
-alloc_barriers = tle.gpu.alloc_barriers
 barrier_wait = tle.gpu.barrier_wait
 named_wait = tle.gpu.barrier_wait  # no phase: bar.sync
 named_arrive = tle.gpu.barrier_arrive  # no phase: bar.arrive
@@ -163,6 +162,21 @@ def register_operand(tile, acc):
 
 
 @triton.jit
+def where_le(a, b, x, y: tl.constexpr):
+    return tl.where(a <= b, x, y)
+
+
+@triton.jit
+def uniform(x):
+    return x  # a hint to ptxas that Gluon gives by assembly
+
+
+@triton.jit
+def pin(vector):
+    return vector  # a hint to ptxas that Gluon gives by assembly
+
+
+@triton.jit
 def alloc_plain(shape, dtype):
     return tle.gpu.alloc(shape, dtype, nv_mma_shared_layout=False)
 
@@ -193,11 +207,24 @@ def smem_load_cols(buffer, tile):
 
 
 @triton.jit
+def smem_operand(buffer, acc):
+    return tl.load(tle.gpu.local_ptr(buffer))
+
+
+@triton.jit
 def fence_async():
     # The compiler's own fence insertion follows a wgmma operand to its allocation and looks for stores there: it does not
     # see a store through a worker partition's capture.  The barrier makes every thread's fence precede the wgmma.
     tl.inline_asm_elementwise("fence.proxy.async.shared::cta; // dummy $0", "=r", [], dtype=tl.int32, is_pure=False, pack=1)
     tl.debug_barrier()
+
+
+@triton.jit
+def alloc_barriers(n: tl.constexpr, arrive_count: tl.constexpr = 1, init: tl.constexpr = PENDING, expect_bytes: tl.constexpr = 0, more: tl.constexpr = False):
+    if expect_bytes:
+        return tle.gpu.alloc_barriers(n, arrive_count, init, expect_bytes)
+    else:
+        return tle.gpu.alloc_barriers(n, arrive_count, init)
 
 
 @triton.jit
@@ -208,6 +235,12 @@ def barrier_arrive(barrier):
 @triton.jit
 def alloc_named(first_id: tl.constexpr, n: tl.constexpr, threads: tl.constexpr):
     return tle.gpu.alloc_barriers(n, threads)  # the compiler picks the hardware ids
+
+
+@triton.jit
+def named_wait_for(barrier, vector):
+    tle.gpu.barrier_wait(barrier)
+    return vector
 
 
 @triton.jit

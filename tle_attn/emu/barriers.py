@@ -99,10 +99,13 @@ def one_barrier(barrier: Barrier, what: str, place: Place) -> Barrier:
     """The argument of an operation: one mbarrier of an array."""
     if not isinstance(barrier, Barrier):
         raise BarrierMisuse(f"{what} on {type(barrier).__name__}: one mbarrier, bars[i], at {at(place)}")
+    unpublished = running().current.cta.unpublished_barriers
+    if unpublished:
+        raise BarrierMisuse(f"{what} on {barrier} before its set-up is published, at {at(place)}: no alloc_barriers follows the one with more=True at {at(unpublished)}")
     return barrier
 
 
-def alloc_barriers(n: int, arrive_count: int = 1, init: int = PENDING, expect_bytes: int = 0) -> Barriers:
+def alloc_barriers(n: int, arrive_count: int = 1, init: int = PENDING, expect_bytes: int = 0, more: bool = False) -> Barriers:
     machine, place = running(), where()
     cta = machine.current.cta
     if not (isinstance(n, int) and isinstance(arrive_count, int) and n > 0 and arrive_count > 0 and expect_bytes >= 0):
@@ -112,6 +115,7 @@ def alloc_barriers(n: int, arrive_count: int = 1, init: int = PENDING, expect_by
     name, first = assigned_name(place, "barrier"), len(cta.barriers)
     barriers = Barriers([Barrier(machine, first + i, name, i, arrive_count, init, expect_bytes, place) for i in range(n)])
     cta.barriers += barriers.slots
+    cta.unpublished_barriers = place if more else None
     return barriers
 
 

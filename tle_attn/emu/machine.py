@@ -63,6 +63,7 @@ class CTA:
         self.cluster, self.rank, self.program, self.prefix = cluster, rank, program, prefix
         self.allocations: list = []
         self.barriers: list = []
+        self.unpublished_barriers: Place | None = None  # where alloc_barriers(more=True) was last called
         self.named_ids: set[int] = set()
         self.exited = False
         self.main: Role | None = None

@@ -1,9 +1,11 @@
 """Named barriers (bar.sync / bar.arrive): rounds that are complete when enough threads have come."""
 
 from tle_attn.emu.clocks import Clock, join
+from tle_attn.emu.dtypes import F32
 from tle_attn.emu.errors import BarrierMisuse, EmulationError, OutOfBounds
 from tle_attn.emu.machine import Role, running
 from tle_attn.emu.source import Place, assigned_name, at, where
+from tle_attn.emu.tiles import Tile
 
 IDS = range(1, 16)  # 0 is the barrier of the CTA
 
@@ -87,6 +89,13 @@ def named_wait(barrier: NamedBarrier) -> None:
         barrier.waiters.append(role)
         machine.block(lambda: [f"waits at {barrier}", barrier.state()], place)
     machine.step()
+
+
+def named_wait_for(barrier: NamedBarrier, vector: Tile) -> Tile:
+    if vector.dtype is not F32 or vector.shape != (64,) or running().current.threads != 128:
+        raise EmulationError(f"named_wait_for with {vector!r} in {running().current.name}: the 64 fp32 row values of a warpgroup's accumulator, at {at(where())}")
+    named_wait(barrier)
+    return vector
 
 
 def named_arrive(barrier: NamedBarrier) -> None:

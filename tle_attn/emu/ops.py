@@ -5,7 +5,7 @@ from tle_attn.emu.barriers import PENDING, READY, alloc_barriers, barrier_arrive
 from tle_attn.emu.clusters import cluster_barrier, cluster_dims, cluster_push, cluster_push_wait, cluster_rank, remote_load, remote_store
 from tle_attn.emu.integers import device_range
 from tle_attn.emu.memory import load, store
-from tle_attn.emu.named import alloc_named, named_arrive, named_wait
+from tle_attn.emu.named import alloc_named, named_arrive, named_wait, named_wait_for
 from tle_attn.emu.registers import (
     any_greater,
     as_int64,
@@ -24,6 +24,7 @@ from tle_attn.emu.registers import (
     mma_zeros,
     move_cols,
     move_rows,
+    pin,
     reduce_max,
     reduce_sum,
     register_operand,
@@ -31,11 +32,13 @@ from tle_attn.emu.registers import (
     tile_index,
     tile_zeros,
     trans,
+    uniform,
     vec_index,
     where,
+    where_le,
 )
 from tle_attn.emu.roles import grid_launch_dependents, grid_wait, num_programs, program_id, role_sync, static_range, warp_specialize
-from tle_attn.emu.shared import alias, alloc, alloc_plain, fence_async, smem_load, smem_load_cols, smem_load_rows, smem_store
+from tle_attn.emu.shared import alias, alloc, alloc_plain, fence_async, smem_load, smem_load_cols, smem_load_rows, smem_operand, smem_store
 from tle_attn.emu.tma import copy, evict_first, tma_store, tma_store_wait
 from tle_attn.emu.votes import compact
 from tle_attn.emu.wgmma import wgmma, wgmma_wait
@@ -85,7 +88,9 @@ __all__ = [
     "move_rows",
     "named_arrive",
     "named_wait",
+    "named_wait_for",
     "num_programs",
+    "pin",
     "program_id",
     "reduce_max",
     "reduce_sum",
@@ -98,6 +103,7 @@ __all__ = [
     "smem_load",
     "smem_load_cols",
     "smem_load_rows",
+    "smem_operand",
     "smem_store",
     "static_range",
     "store",
@@ -107,10 +113,12 @@ __all__ = [
     "tma_store",
     "tma_store_wait",
     "trans",
+    "uniform",
     "vec_index",
     "wait_at_least",
     "warp_specialize",
     "wgmma",
     "wgmma_wait",
     "where",
+    "where_le",
 ]

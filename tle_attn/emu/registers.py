@@ -99,6 +99,22 @@ def register_operand(tile: Tile, acc: Tile) -> Tile:
     return tile
 
 
+def uniform(x: int) -> int:
+    """A hint: changes no value."""
+    if not isinstance(x, int):
+        raise EmulationError(f"uniform of {x!r}: an int32 scalar, at {at(here())}")
+    return x
+
+
+def pin(vector: Tile) -> Tile:
+    """Order inside a thread: changes no value."""
+    if vector.dtype is not F32:
+        raise EmulationError(f"pin of a {vector.dtype} vector: fp32 is expected, at {at(here())}")
+    if running().arithmetic and (vector.values < 0).any():
+        raise EmulationError(f"pin of negative values, which would be stored on the device, at {at(here())}")
+    return vector
+
+
 def trans(tile: Tile) -> Tile:
     if len(tile.shape) != 2:
         raise EmulationError(f"trans of a tile of shape {tile.shape} at {at(here())}")
@@ -160,6 +176,12 @@ def where(condition: object, x: object, y: object) -> "Tile | Int64":
     if values.dtype != (np.float32 if dtype.is_float else dtype.np):
         values = values.astype(np.float32 if dtype.is_float else dtype.np)
     return Tile(values, dtype) if values.shape else as_scalar(values, dtype)
+
+
+def where_le(a: object, b: object, x: Tile, y: float) -> Tile:
+    if x.dtype is not F32:
+        raise EmulationError(f"where_le of a {x.dtype} tile: fp32 is expected, at {at(here())}")
+    return where(a <= b, x, y)
 
 
 def _float_function(function: Callable, x: object, name: str) -> Tile:

@@ -218,6 +218,12 @@ def smem_load_cols(buffer: Buffer, tile: Tile) -> Tile:
     return _load(buffer, where())
 
 
+def smem_operand(buffer: Buffer, acc: Tile) -> Tile:
+    if buffer.plain or len(buffer.shape) != 2 or buffer.shape[0] != acc.shape[0]:
+        raise EmulationError(f"smem_operand of {buffer.label} {list(buffer.shape)} for an accumulator of {acc.shape[0]} rows: a wgmma tile of as many, at {at(where())}")
+    return _load(buffer, where())
+
+
 def fence_async() -> None:
     role = running().current
     for allocation in role.unfenced:

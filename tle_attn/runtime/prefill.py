@@ -126,7 +126,7 @@ class PrefillPlan(Plan):
         scales = prefill_inputs.check_scales(self.kernel, self.batch, self.query_heads, self.kv_heads, k_cache.shape[0], self.device, given)
         if scheduled and not self.kernel.mainloop.schedule.PLANNED:
             raise InputError(f"scheduled: {self.kernel.name} uses {self.kernel.mainloop.schedule.label()}, which plans nothing")
-        if scheduled and not self._own_units_filled and "units" not in (workspace or {}):
+        if scheduled and self.planned and not self._own_units_filled and "units" not in (workspace or {}):
             raise InputError("scheduled: schedule() was never called on this plan, so there are no units to run")
         values: dict[str, Any] = {
             "q_desc": q, "k_desc": k_cache, "v_desc": v_cache, "cu_seqlens_q": cu_seqlens_q, "kv_lens": kv_lens, "out": out,

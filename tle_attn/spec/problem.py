@@ -12,7 +12,6 @@ from .types import DType
 
 PAGES = (16, 32, 64, 128)
 HEAD_DIMS = (64, 128, 256)
-MAX_COLUMNS = 64
 
 
 def one_of(allowed: tuple, reason: str) -> Any:
@@ -56,7 +55,7 @@ class Problem:
         dtype: element type of Q, K and V.
         head_dim: elements of a head; K and V alike.
         group: query heads per key/value head (GQA); 1 is multi-head attention.
-        query_tokens: query tokens per request in decode (1 + draft tokens of multi-token prediction).
+        query_tokens: query tokens per request in decode (1 + draft tokens of multi-token prediction); prefill leaves it at 1.
         page: tokens of a cache page.
     """
 
@@ -65,13 +64,6 @@ class Problem:
     group: int = field(default=8, validator=at_least(1, "query heads per key/value head"))
     query_tokens: int = field(default=1, validator=at_least(1, "query tokens per request; longer queries are prefill", 5))
     page: int = field(default=64, validator=one_of(PAGES, "a key tile has 64 tokens: whole pages must fill it, or it must be half of a page of 128"))
-
-    def __attrs_post_init__(self) -> None:
-        if self.rows > MAX_COLUMNS:
-            raise SpecError(
-                f"{self.query_tokens} query tokens x {self.group} heads are {self.rows} query rows", key="group", value=self.group,
-                allowed=f"query_tokens * group <= {MAX_COLUMNS}", reason="all query rows of a key/value head are the N columns of one small-M wgmma",
-            )
 
     @property
     def rows(self) -> int:

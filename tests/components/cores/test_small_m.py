@@ -1,10 +1,18 @@
 """Small-M core: query rows in shared memory, scores of a key tile."""
 
+import pytest
 import torch
 
 from tle_attn.components.cores.small_m import SmallM
+from tle_attn.errors import SpecError
 from tle_attn.spec import DType, Problem
 from tle_attn.testing.blocks import check_block
+
+
+def test_query_rows_fill_at_most_64_columns():
+    SmallM().check(Problem(query_tokens=2, group=32))
+    with pytest.raises(SpecError, match="3 query tokens x 22 heads are 66 query rows"):
+        SmallM().check(Problem(query_tokens=3, group=22))
 
 
 def test_scores(target, problem, seed):

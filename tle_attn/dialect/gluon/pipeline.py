@@ -44,26 +44,32 @@ def smem_load_cols(buffer, tile):
     return buffer.mem.load(gl.SliceLayout(0, tile.type.layout))
 
 
+@gluon.jit
+def smem_operand(buffer, acc):
+    return buffer.mem.load(gl.DotOperandLayout(0, acc.type.layout, 32 // buffer.mem.dtype.primitive_bitwidth))
+
+
 # ---- barriers
 
 @gluon.constexpr_function
-def _init_barriers(n, count, warps):
+def _init_barriers(n, count, warps, more):
     """Thread i of the role initialises barrier i."""
     rounds = " ".join(
         f"setp.lt.s32 p, t, {n - i}; @p mbarrier.init.shared::cta.b64 [a+{8 * i}], {count};" for i in range(0, n, 32 * warps)
     )
-    return (f"{{ .reg .pred p; .reg .b32 t, a; mov.u32 t, %tid.x; and.b32 t, t, {32 * warps - 1}; mad.lo.u32 a, t, 8, $1; {rounds} "
-            "fence.mbarrier_init.release.cluster; mov.u32 $0, 0; }")
+    fence = "" if more else "fence.mbarrier_init.release.cluster; "
+    return f"{{ .reg .pred p; .reg .b32 t, a; mov.u32 t, %tid.x; and.b32 t, t, {32 * warps - 1}; mad.lo.u32 a, t, 8, $1; {rounds} {fence}mov.u32 $0, 0; }}"
 
 
 @gluon.jit
-def alloc_barriers(n: constexpr, arrive_count: constexpr = 1, init: constexpr = PENDING, expect_bytes: constexpr = 0):
+def alloc_barriers(n: constexpr, arrive_count: constexpr = 1, init: constexpr = PENDING, expect_bytes: constexpr = 0, more: constexpr = False):
     mem = gl.allocate_shared_memory(gl.int64, [n, 1], mbarrier.MBarrierLayout())
     # a copy's own arrival counts once, a role's arrival ARRIVALS times: its warps share them
     count: constexpr = arrive_count if expect_bytes else arrive_count * _ARRIVALS
     # Gluon's own init puts a barrier of the role between any two, 35 ns each on an H200
-    gl.inline_asm_elementwise(_init_barriers(n, count, gl.num_warps()), "=r,r", [_address(mem)], dtype=gl.int32, is_pure=False, pack=1)
-    role_sync()
+    gl.inline_asm_elementwise(_init_barriers(n, count, gl.num_warps(), more), "=r,r", [_address(mem)], dtype=gl.int32, is_pure=False, pack=1)
+    if not more:
+        role_sync()
     return Barriers(mem, init, expect_bytes)
 
 
@@ -92,6 +98,15 @@ def alloc_named(first_id: constexpr, n: constexpr, threads: constexpr):
 @gluon.jit
 def named_wait(barrier):
     gl.inline_asm_elementwise("bar.sync $1, $2; mov.u32 $0, 0;", "=r,r,r", [barrier.id, barrier.threads], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def named_wait_for(barrier, vector):
+    # Arithmetic moves over a barrier unless it depends on something read behind it: the clock, of which no bit survives %ctaid.z, which is 0.
+    # Two elements a thread are the two rows that a thread has in an accumulator of 64 rows, so that each thread comes once.
+    return gl.inline_asm_elementwise(
+        "{ .reg .b32 t, z; .reg .f32 f; bar.sync $4, $6; mov.u32 t, %clock; mov.u32 z, %ctaid.z; and.b32 t, t, z; mov.b32 f, t; add.f32 $0, $2, f; add.f32 $1, $3, f; }",
+        "=&f,=f,f,f,r,r,r,r", [vector, barrier.id, barrier.threads], dtype=gl.float32, is_pure=False, pack=2)
 
 
 @gluon.jit

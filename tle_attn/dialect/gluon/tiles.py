@@ -73,6 +73,26 @@ def register_operand(tile, acc):
 
 
 @gluon.jit
+def where_le(a, b, x, y):
+    return gl.inline_asm_elementwise("{ .reg .pred p; setp.le.s32 p, $2, $3; selp.f32 $0, $1, $4, p; }", "=f,f,r,r,f", [x, a, b, y], dtype=gl.float32, is_pure=True, pack=1)
+
+
+@gluon.jit
+def uniform(x):
+    # ptxas takes a value read from shared memory for one that differs between lanes, and every loop that it bounds for divergent.
+    return gl.inline_asm_elementwise("redux.sync.or.b32 $0, $1, 0xffffffff;", "=r,r", [x], dtype=gl.int32, is_pure=True, pack=1)
+
+
+@gluon.jit
+def pin(vector):
+    # ptxas moves a wgmma wait up over pure arithmetic. A store that never happens, as the values are not below -1, keeps them in front of it; a branch or a
+    # trap in its place would serialise the wgmmas.
+    return gl.inline_asm_elementwise(
+        "{ .reg .pred p; .reg .b32 z; mov.u32 z, 0; setp.lt.f32 p, $1, 0fBF800000; @p st.volatile.shared.f32 [z], $1; mov.b32 $0, $1; }",
+        "=f,f", [vector], dtype=gl.float32, is_pure=False, pack=1)
+
+
+@gluon.jit
 def trans(tile):
     return tile.permute((1, 0))
 

@@ -1,0 +1,84 @@
+"""Masked-store epilogue of prefill: rows of one head in bf16 or fp32, and the log-sum-exp if it is asked for.
+
+Rows past a sequence's end are not written.  A row without any visible key gives 0 (or NaN, as the CUDA reference does) and LSE -inf.
+"""
+
+from __future__ import annotations
+
+import math
+
+from attrs import field, frozen
+
+from tle_attn.components.epilogues.store import lse_field
+from tle_attn.dialect import as_int64, cols, fdiv, jit, like_rows, log2, rows, store, where
+from tle_attn.spec import Argument, Block, Constant, Function, Port, Problem
+from tle_attn.spec.problem import one_of
+from tle_attn.spec.types import DType
+
+M = 64
+
+
+@frozen(kw_only=True)
+class StoreRows(Block):
+    """Writes out [query rows, query heads, head_dim] and, with `lse`, the log-sum-exp [query rows, query heads] in fp32.
+
+    Attributes:
+        dtype: element type of the output.
+        lse: base of the log-sum-exp, "e" or "2", or "none".
+        empty_row: "zero", or "nan" for the CUDA reference's contract.
+    """
+
+    KIND = "epilogue"
+    NAME = "store_rows"
+
+    dtype: DType = field(default=DType.BF16, validator=one_of((DType.BF16, DType.F32), "output element types"))
+    lse: str = lse_field()
+    empty_row: str = field(default="zero", validator=one_of(("zero", "nan"), "what a row without any visible key gives"))
+
+    def constants(self, problem: Problem) -> dict[str, Constant]:
+        return {
+            "OUT_DTYPE": Constant(self.dtype, "element type of the output"),
+            "LSE": Constant(self.lse != "none", "write the log-sum-exp"),
+            "LSE_UNIT": Constant(math.log(2.0) if self.lse == "e" else 1.0, "base-2 logarithm to the LSE's base"),
+            "EMPTY_NAN": Constant(self.empty_row == "nan", "a row without any visible key is NaN, not 0"),
+        }
+
+    def arguments(self, problem: Problem) -> tuple[Argument, ...]:
+        out = (
+            Argument("out", f"*{self.dtype.value}", "output [query rows, query heads, head_dim]"),
+            Argument("out_token_stride", "i64", "elements from one output row to the next", divisible=16),
+            Argument("out_head_stride", "i64", "elements from one output head to the next", divisible=16),
+            Argument("kv_heads", "i32", "key/value heads"),
+        )
+        return out + ((Argument("lse", "*f32", f"log-sum-exp, base {self.lse}, [query rows, query heads]"),) if self.lse != "none" else ())
+
+    def oracle_options(self) -> dict[str, str]:
+        return {"empty_row": self.empty_row}
+
+    def provides(self, problem: Problem) -> tuple[Function, ...]:
+        o = Port("o", DType.F32, ("query", "dim"), (M, problem.head_dim))
+        return (Function("store_rows", (o,)), Function("store_row_lse"))
+
+
+@jit
+def store_rows(args, o, l, q_start, row0, q_len, head, q_head):
+    """Normalise and write 64 rows, the first of which is row `row0` of its sequence; l: row sums, in the order of the accumulator's rows."""
+    l = like_rows(l, o)
+    if EMPTY_NAN:
+        inverse = fdiv(1.0, l)
+    else:
+        inverse = where(l > 0.0, fdiv(1.0, l), 0.0)
+    o = o * inverse[:, None]
+    o = output(args, o, head)
+    row = row0 + rows(o)
+    at = as_int64(q_start + row) * args.out_token_stride + q_head * args.out_head_stride
+    store(args.out + at[:, None] + cols(o)[None, :], o.to(OUT_DTYPE), mask=(row < q_len)[:, None] & (cols(o) >= 0)[None, :])
+
+
+@jit
+def store_row_lse(args, m, l, factor, q_start, row0, q_len, q_head):
+    """Log-sum-exp of 64 rows from the maxima m, in units of the scores, and the sums l, which carry 2**P_EXPONENT as P does."""
+    if LSE:
+        row = row0 + rows(l[:, None])
+        value = where(l > 0.0, (m * factor + log2(l) - P_EXPONENT) * LSE_UNIT, float("-inf"))
+        store(args.lse + as_int64(q_start + row) * (args.kv_heads * GROUP) + q_head, value, mask=row < q_len)

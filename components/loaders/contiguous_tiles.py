@@ -1,0 +1,73 @@
+"""TMA loader of prefill over contiguous K and V: tiles of 128 tokens of tensors [tokens, kv heads, head_dim] that all sequences share.
+
+A sequence's keys start where its queries do (as many keys as queries).  A tile may reach into the next sequence: those keys are masked, and V's rows
+of them are cleared.
+"""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from tle_attn.components.loaders.paged_tiles import TILE, column_blocks, tile_port
+from tle_attn.dialect import copy, jit, load, static_range
+from tle_attn.spec import Argument, Block, BoxDescriptor, Constant, Function, Problem
+
+
+@frozen(kw_only=True)
+class ContiguousTiles(Block):
+    """One box [128 tokens, 128 B] for each 128-byte column block of a tile."""
+
+    KIND = "loader"
+    NAME = "contiguous_tiles"
+
+    def copies(self, problem: Problem) -> int:
+        """Boxes of a tile: arrivals that complete a use of its barrier."""
+        return column_blocks(problem)
+
+    def box(self, problem: Problem) -> tuple[int, ...]:
+        return (1, TILE, problem.head_dim // column_blocks(problem))
+
+    def box_bytes(self, problem: Problem) -> int:
+        return TILE * self.box(problem)[2] * problem.dtype.nbytes
+
+    def constants(self, problem: Problem) -> dict[str, Constant]:
+        return {
+            "TILE": Constant(TILE, "tokens of a key tile"),
+            "COLUMN_BLOCKS": Constant(column_blocks(problem), "128-byte column blocks of a tile row"),
+            "COPIES": Constant(self.copies(problem), "boxes of a tile"),
+            "BOX_ROWS": Constant(TILE, "tokens of a TMA box"),
+            "BOX_COLS": Constant(self.box(problem)[2], "head elements of a TMA box"),
+            "BOX_BYTES": Constant(self.box_bytes(problem), "bytes of a TMA box"),
+        }
+
+    def arguments(self, problem: Problem) -> tuple[Argument, ...]:
+        box = BoxDescriptor(problem.dtype, self.box(problem))
+        return (Argument("k_desc", box, "K as (head, token, dim)"), Argument("v_desc", box, "V as (head, token, dim)"))
+
+    def provides(self, problem: Problem) -> tuple[Function, ...]:
+        return (Function("key_source"), Function("load_key_tile", (), (tile_port(problem),)), Function("load_value_tile", (), (tile_port(problem),)))
+
+
+@jit
+def key_source(args, seq):
+    """Where a sequence's keys are: its first token."""
+    return load(args.cu_seqlens_q + seq)
+
+
+@jit
+def load_tokens(desc, source, boxes, barrier, slot, tile, head):
+    """Start the copies of one tile into ring slot `slot`."""
+    for c in static_range(COLUMN_BLOCKS):
+        copy(desc, boxes.slot(slot * COLUMN_BLOCKS + c), [1, BOX_ROWS, BOX_COLS], [head, source + tile * TILE, c * BOX_COLS], barrier=barrier)
+
+
+@jit
+def load_key_tile(args, source, boxes, barrier, slot, tile, kv_len, head):
+    """K tile."""
+    load_tokens(args.k_desc, source, boxes, barrier, slot, tile, head)
+
+
+@jit
+def load_value_tile(args, source, boxes, barrier, slot, tile, kv_len, head):
+    """V tile."""
+    load_tokens(args.v_desc, source, boxes, barrier, slot, tile, head)

@@ -1,0 +1,105 @@
+"""Paged projected-TMA loader of prefill: the pages of a 128-token tile land as rows of one [tokens, head_dim] tile and complete one mbarrier together.
+
+The cache is described once, as a rank-4 tensor (page, head, token, dim); NHD and HND differ in strides alone.  Pages past the end of the sequence have
+id -1: TMA fills them with zeros and still counts their bytes.
+"""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from tle_attn.dialect import as_int64, copy, jit, load, static_range
+from tle_attn.errors import SpecError
+from tle_attn.spec import Argument, Block, BoxDescriptor, Constant, Function, Port, Problem
+from tle_attn.spec.types import Place
+
+TILE = 128
+SWIZZLE_BYTES = 128
+
+
+def column_blocks(problem: Problem) -> int:
+    """128-byte column blocks of a tile row."""
+    return max(1, problem.head_dim * problem.dtype.nbytes // SWIZZLE_BYTES)
+
+
+def tile_port(problem: Problem) -> Port:
+    return Port("ring", problem.dtype, ("key", "dim"), (TILE, problem.head_dim), Place.SHARED, "swizzled", "dim")
+
+
+@frozen(kw_only=True)
+class PagedTiles(Block):
+    """One box [page, 128 B] for each page and 128-byte column block of a tile: the largest whose rows stay in one swizzle atom."""
+
+    KIND = "loader"
+    NAME = "paged_tiles"
+
+    def check(self, problem: Problem) -> None:
+        if problem.page < 8:
+            raise SpecError(f"pages of {problem.page} tokens", key="problem.page", value=problem.page, allowed="8 or more", reason="rows of a swizzled tile come in eights")
+
+    def pages(self, problem: Problem) -> int:
+        """Pages that make up a tile."""
+        return TILE // problem.page
+
+    def copies(self, problem: Problem) -> int:
+        """Boxes of a tile: arrivals that complete a use of its barrier."""
+        return self.pages(problem) * column_blocks(problem)
+
+    def box(self, problem: Problem) -> tuple[int, ...]:
+        return (1, 1, problem.page, problem.head_dim // column_blocks(problem))
+
+    def box_bytes(self, problem: Problem) -> int:
+        return self.box(problem)[2] * self.box(problem)[3] * problem.dtype.nbytes
+
+    def constants(self, problem: Problem) -> dict[str, Constant]:
+        _, _, rows, cols = self.box(problem)
+        return {
+            "TILE": Constant(TILE, "tokens of a key tile"),
+            "PAGE": Constant(problem.page, "tokens of a cache page"),
+            "TILE_PAGES": Constant(self.pages(problem), "pages that make up a tile"),
+            "COLUMN_BLOCKS": Constant(column_blocks(problem), "128-byte column blocks of a tile row"),
+            "COPIES": Constant(self.copies(problem), "boxes of a tile"),
+            "BOX_ROWS": Constant(rows, "tokens of a TMA box"),
+            "BOX_COLS": Constant(cols, "head elements of a TMA box"),
+            "BOX_BYTES": Constant(self.box_bytes(problem), "bytes of a TMA box"),
+        }
+
+    def arguments(self, problem: Problem) -> tuple[Argument, ...]:
+        box = BoxDescriptor(problem.dtype, self.box(problem))
+        return (
+            Argument("k_desc", box, "K cache as (page, head, token, dim)"),
+            Argument("v_desc", box, "V cache as (page, head, token, dim)"),
+            Argument("block_ids", "*i32", "page ids [batch, table width]; entries past a sequence's last page are not read"),
+            Argument("block_ids_stride", "i64", "elements from one sequence's page ids to the next"),
+        )
+
+    def provides(self, problem: Problem) -> tuple[Function, ...]:
+        return (Function("key_source"), Function("load_key_tile", (), (tile_port(problem),)), Function("load_value_tile", (), (tile_port(problem),)))
+
+
+@jit
+def key_source(args, seq):
+    """Where a sequence's keys are: its row of page ids."""
+    return args.block_ids + as_int64(seq) * args.block_ids_stride
+
+
+@jit
+def load_pages(desc, source, boxes, barrier, slot, tile, kv_len, head):
+    """Start the copies of one tile into ring slot `slot`; boxes: the ring seen as a ring of boxes."""
+    for j in static_range(TILE_PAGES):
+        page = tile * TILE_PAGES + j
+        at = load(source + page, mask=page * PAGE < kv_len, other=-1)
+        for c in static_range(COLUMN_BLOCKS):
+            copy(desc, boxes.slot((slot * COLUMN_BLOCKS + c) * TILE_PAGES + j), [1, 1, BOX_ROWS, BOX_COLS], [at, head, 0, c * BOX_COLS], barrier=barrier)
+
+
+@jit
+def load_key_tile(args, source, boxes, barrier, slot, tile, kv_len, head):
+    """K tile."""
+    load_pages(args.k_desc, source, boxes, barrier, slot, tile, kv_len, head)
+
+
+@jit
+def load_value_tile(args, source, boxes, barrier, slot, tile, kv_len, head):
+    """V tile."""
+    load_pages(args.v_desc, source, boxes, barrier, slot, tile, kv_len, head)

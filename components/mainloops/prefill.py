@@ -1,0 +1,496 @@
+"""Prefill mainloop: queries stationary, two consumer warpgroups of 64 rows, one producer; persistent over (query tile, head) units.
+
+A consumer has QK of tile i and PV of tile i - 1 in flight together, and computes the softmax of tile i while PV runs.  Key tiles are visited latest first,
+so that those which cross the causal frontier come first, in text of their own; the others need no mask.  The two consumers take turns in the exponentials:
+while one computes them, the other feeds the tensor cores.
+"""
+
+from __future__ import annotations
+
+from attrs import field, frozen
+from attrs.validators import instance_of, optional
+
+from tle_attn.checks.resources import register_cap
+from tle_attn.components.cores.query_rows import QueryRows
+from tle_attn.components.epilogues.store_rows import StoreRows
+from tle_attn.components.loaders.paged_tiles import PagedTiles
+from tle_attn.components.masks.causal import Causal
+from tle_attn.components.rings.mbarrier import MbarrierRing
+from tle_attn.components.scales.softmax_scale import SoftmaxScale
+from tle_attn.components.schedulers.heavy_first import HeavyFirst
+from tle_attn.components.softmax.rows import RowSoftmax
+from tle_attn.components.tiles.all_tiles import AllTiles
+from tle_attn.components.v_operand.direct_rows import DirectRows
+from tle_attn.dialect import (
+    F32,
+    I32,
+    READY,
+    alias,
+    alloc,
+    alloc_barriers,
+    alloc_named,
+    alloc_plain,
+    barrier_arrive,
+    barrier_wait,
+    cdiv,
+    cols,
+    fence_async,
+    full_rows,
+    jit,
+    like_rows,
+    maximum,
+    minimum,
+    mma_zeros,
+    named_arrive,
+    named_wait,
+    named_wait_for,
+    pin,
+    program_id,
+    reduce_max,
+    rows,
+    smem_load,
+    smem_load_cols,
+    smem_load_rows,
+    smem_store,
+    static_range,
+    tile_index,
+    uniform,
+    vec_index,
+    warp_specialize,
+    wgmma_wait,
+    where,
+)
+from tle_attn.errors import SpecError
+from tle_attn.spec import Block, Constant, Function, Mainloop, MBarriers, NamedBarriers, Port, Problem, Resources, Role, SharedBuffer, slot
+from tle_attn.spec.problem import at_least
+from tle_attn.spec.types import DType, Place
+
+M = 64
+CONSUMERS = 2
+TILE = 128
+WORDS = 32
+#: records of units: one at work, one prepared, and room for the producer to be a unit ahead of the slower consumer
+RECORDS = 4
+
+
+@frozen(kw_only=True)
+class PrefillMainloop(Mainloop):
+    """Warp-specialised prefill.
+
+    Attributes:
+        exclusive_exp: the consumers take turns in the exponentials.  Worth 2 to 6 % for fp8 on an H200, nothing for bf16.  By default as the element type wants it.
+        consumer_registers, producer_registers: registers per thread of the second consumer (the first gets what is left) and of the producer.
+    """
+
+    KIND = "mainloop"
+    NAME = "prefill"
+    PHASE = "prefill"
+    ENTRIES = ("prefill",)
+    CHAINS = {"score": ("args", "s", "key", "query", "head"), "mask": ("args", "s", "key", "query", "head"), "first_key": ("args", "first", "kv_len"), "output": ("args", "value", "head")}
+
+    exclusive_exp: bool | None = field(default=None, validator=optional(instance_of(bool)))
+    consumer_registers: int = field(default=240, validator=at_least(24, "registers per thread; setmaxnreg takes multiples of 8 from 24", 240))
+    producer_registers: int = field(default=24, validator=at_least(24, "registers per thread; setmaxnreg takes multiples of 8 from 24", 240))
+
+    loader: Block = slot("loader", factory=PagedTiles)
+    ring: Block = slot("ring", factory=MbarrierRing)
+    qk: Block = slot("qk", factory=QueryRows)
+    scale: Block = slot("scale", factory=SoftmaxScale)
+    score: tuple[Block, ...] = slot("score", many=True)
+    mask: tuple[Block, ...] = slot("mask", many=True, factory=lambda: (Causal(),))
+    tiles: Block = slot("tiles", factory=AllTiles)
+    softmax: Block = slot("softmax", factory=RowSoftmax)
+    v_operand: Block = slot("v_operand", factory=DirectRows)
+    schedule: Block = slot("schedule", factory=HeavyFirst)
+    epilogue: Block = slot("epilogue", factory=StoreRows)
+
+    def check(self, problem: Problem) -> None:
+        if problem.query_tokens != 1:
+            raise SpecError("query_tokens is an option of decode", key="problem.query_tokens", value=problem.query_tokens, allowed="left out", reason="a prefill kernel reads its query counts from cu_seqlens_q")
+        if not any(getattr(mask, "BOUNDS_KEYS", False) for mask in self.mask):
+            raise SpecError(
+                "no mask ends a sequence's keys at its length", key="mask", value=[mask.NAME for mask in self.mask], allowed='a list with block = "causal" in it',
+                reason="keys are read in whole tiles, and what follows the last token in its tile is never written; a recipe's [[mask]] replaces its parent's list",
+            )
+        if self.positional and self.tiles.BLOCK_MASK:
+            raise SpecError(
+                "a block mask goes with the causal mask alone", key="tiles.block", value=self.tiles.NAME, allowed="all",
+                reason="scores and masks that need a key's position on every tile do not get it when tiles are skipped",
+            )
+
+    @property
+    def mask_all(self) -> bool:
+        """Every tile needs the element masks, not only those at the causal frontier."""
+        return any(not getattr(mask, "BOUNDS_KEYS", False) for mask in self.mask)
+
+    @property
+    def positional(self) -> bool:
+        return self.mask_all or bool(self.score)
+
+    def turns(self, problem: Problem) -> bool:
+        return problem.dtype is DType.FP8 if self.exclusive_exp is None else self.exclusive_exp
+
+    def constants(self, problem: Problem) -> dict[str, Constant]:
+        return {
+            "CONSUMER_REGISTERS": Constant(self.consumer_registers, "registers per thread of the second consumer"),
+            "PRODUCER_REGISTERS": Constant(self.producer_registers, "registers per thread of the producer"),
+            "PRODUCER_WARPS": Constant(self._producer_warps, "warps of the producer"),
+            "CONSUMERS": Constant(CONSUMERS, "consumer warpgroups, 64 query rows each"),
+            "RECORDS": Constant(RECORDS, "records of units"),
+            "WORDS": Constant(WORDS, "int32 words of the record of a unit"),
+            "TURNS": Constant(self.turns(problem), "the consumers take turns in the exponentials"),
+            "SCORED": Constant(bool(self.score), "scores change between scaling and softmax"),
+            "MASK_ALL": Constant(self.mask_all, "every tile needs the element masks"),
+        }
+
+    @property
+    def _producer_warps(self) -> int:
+        return 4 if self.v_operand.TRANSPOSED else 1
+
+    def launch_note(self, problem: Problem, entry: str) -> str:
+        if entry == "prefill":
+            return f"grid (CTAs,), 4 warps, at most {register_cap(self.resources(problem))} registers a thread"
+        return "grid (batch,), 4 warps"
+
+    def requires(self, problem: Problem) -> tuple[Function, ...]:
+        d, t = problem.head_dim, problem.dtype
+        k = Port("k_ring.slot", t, ("key", "dim"), (TILE, d), Place.SHARED, "swizzled", "dim")
+        s = Port("s", DType.F32, ("query", "key"), (M, TILE), layout="mma")
+        names = ["key_source", "load_query_tile", "take_queries", "add_weights", "row_sums", "survey", "open_tiles", "next_tile"]
+        names += ["open_queue", "unit_at", "take_unit", "leave_queue", "store_rows", "store_row_lse", "p_operand", "pv_rows", "output_rows"]
+        names += ["transpose_tile"] if self.v_operand.TRANSPOSED else ["clear_rows"]
+        names += ["row_factor"] if self.scale.ROW_FACTORS else ["whole_factor"]
+        names += ["read_key_scales"] if self.scale.KEY_SCALES else []
+        typed = (Function("load_key_tile", (), (k,)), Function("load_value_tile", (), (k,)), Function("qk_rows", (k,), (s,)))
+        return (*typed, *(Function(name) for name in names))
+
+    def resources(self, problem: Problem) -> Resources:
+        d, t, stages = problem.head_dim, problem.dtype, self.ring.stages
+        copies, expect = self.loader.copies(problem), self.loader.box_bytes(problem)
+        both = ("attend", "attend_2")
+        buffers = [
+            SharedBuffer("q_smem", (CONSUMERS, M, d), t, "query rows of the unit"),
+            SharedBuffer("k_ring", (stages, TILE, d), t, "key tiles"),
+            SharedBuffer("v_ring", (stages, TILE, d), t, "value tiles"),
+            SharedBuffer("work", (RECORDS, WORDS, 1), DType.I32, "records of units at work and next"),
+        ]
+        barriers = [
+            MBarriers("q_full", CONSUMERS, 1, M * d * t.nbytes, False, ("q copies",), both),
+            MBarriers("q_empty", CONSUMERS, 1, 0, True, both, ("load",)),
+            MBarriers("k_full", stages, copies, expect, False, ("k copies",), both),
+            MBarriers("v_full", stages, copies, expect, False, ("v copies",), ("load",) if self.v_operand.TRANSPOSED else both),
+            MBarriers("k_empty", stages, CONSUMERS, 0, True, both, ("load",)),
+            MBarriers("v_empty", stages, 1 if self.v_operand.TRANSPOSED else CONSUMERS, 0, True, ("load",) if self.v_operand.TRANSPOSED else both, ("load",)),
+            MBarriers("work_full", RECORDS, 1, 0, False, ("load",), both),
+            MBarriers("work_empty", RECORDS, CONSUMERS, 0, True, both, ("load",)),
+        ]
+        if self.v_operand.TRANSPOSED:
+            buffers.append(SharedBuffer("vt_ring", (stages, d, TILE), t, "value tiles, transposed"))
+            barriers += [MBarriers("vt_full", stages, 1, 0, False, ("load",), both), MBarriers("vt_empty", stages, CONSUMERS, 0, True, both, ("load",))]
+        if self.scale.ROW_FACTORS:
+            buffers.append(SharedBuffer("factors", (RECORDS * CONSUMERS, M), DType.F32, "factors of the units' rows"))
+        if self.scale.KEY_SCALES:
+            buffers.append(SharedBuffer("k_scales", (stages, TILE), DType.F32, "scales of key tiles"))
+            barriers.append(MBarriers("scales_full", stages, 1, 0, False, ("load",), both))
+        named = [NamedBarriers("turn", 8, 2, 256)] if self.turns(problem) else []
+        if not self.v_operand.TRANSPOSED:
+            named.append(NamedBarriers("both", 10, 1, 256))
+        return Resources(
+            buffers=tuple(buffers), barriers=tuple(barriers), named=tuple(named), scratch_bytes=1024,
+            roles=(Role("attend", "attend", 4, 0), Role("attend_2", "attend", 4, self.consumer_registers), Role("load", "load", self._producer_warps, self.producer_registers)),
+        )
+
+
+@jit
+def word_of(work, item, i):
+    """One word of the record of the CTA's `item`-th unit, in every thread."""
+    return uniform(reduce_max(smem_load(work.slot(item % RECORDS).slot(i)), 0))
+
+
+@jit
+def prepare(args, work, factors, full, empty, item, unit, units, only):
+    """Producer: write the record of a unit, and the factors of its rows, for all roles; a negative sequence says that there are no more."""
+    seq = -1
+    q_head = 0
+    q_start = 0
+    row0 = 0
+    q_len = 0
+    kv_len = 0
+    count = 0
+    tile_0 = 0
+    tile_1 = 0
+    last = 0
+    if unit < units * args.query_heads:
+        seq, q_start, row0, q_len, kv_len = unit_at(args, unit // args.query_heads, units, only)
+        q_head = unit % args.query_heads
+        before = kv_len - q_len + row0
+        last = cdiv(minimum(maximum(before + UNIT_ROWS, 0), kv_len), TILE)
+        first = 0
+        first = first_key(args, first, before + 1)
+        count, tile_0, tile_1 = survey(args, seq, q_head, row0, maximum(first, 0) // TILE, last)
+    word, column = tile_index(WORDS, 1, 1)
+    value = where(word == 0, seq, where(word == 1, q_head, where(word == 2, q_start, where(word == 3, row0, q_len))))
+    value = where(word < 5, value, where(word == 5, kv_len, where(word == 6, count, where(word == 7, tile_0, where(word == 8, tile_1, last)))))
+    if ROW_FACTORS:
+        upper = row_factor(args, maximum(seq, 0), row0 + vec_index(64), q_len, q_head)
+        lower = row_factor(args, maximum(seq, 0), row0 + 64 + vec_index(64), q_len, q_head)
+    barrier_wait(empty[item % RECORDS], item // RECORDS)
+    smem_store(work.slot(item % RECORDS), value[:, None] + column[None, :])
+    if ROW_FACTORS:
+        smem_store(factors.slot(item % RECORDS * CONSUMERS), upper)
+        smem_store(factors.slot(item % RECORDS * CONSUMERS + 1), lower)
+    barrier_arrive(full[item % RECORDS])
+
+
+@jit
+def produce(
+    args, units, only, q_smem, work, factors, k_boxes, v_boxes, v_ring, vt_ring, k_scales, work_full, work_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty,
+    vt_full, vt_empty, scales_full,
+):
+    """Producer role: loads (and for fp8 transposes) the tiles of its CTA's units, and prepares the next unit while the first tile of one is on its way.
+
+    `item` counts units, `visited` those with tiles, `done` tiles.
+    """
+    total = units * args.query_heads
+    item = 0
+    visited = 0
+    done = 0
+    prepare(args, work, factors, work_full, work_empty, 0, program_id(0), units, only)
+    while word_of(work, item, 0) >= 0:
+        seq = word_of(work, item, 0)
+        q_head = word_of(work, item, 1)
+        row0 = word_of(work, item, 3)
+        kv_len = word_of(work, item, 5)
+        count = word_of(work, item, 6)
+        last = word_of(work, item, 9)
+        head = q_head // GROUP
+        source = key_source(args, seq)
+        if count > 0:
+            q_start = word_of(work, item, 2)
+            for w in static_range(CONSUMERS):
+                load_query_tile(args, q_smem, q_full, q_empty, w, visited, q_head, q_start + row0 + w * 64)
+        kept, at = open_tiles(args, seq, q_head, row0, last)
+        previous = 0
+        for i in range(count):
+            tile, kept, at = next_tile(args, seq, q_head, row0, last, kept, at)
+            slot = slot_of(done + i)
+            if KEY_SCALES:
+                scales = read_key_scales(args, source, tile, kv_len, head)
+            acquire(k_empty, done + i)
+            load_key_tile(args, source, k_boxes, k_full[slot], slot, tile, kv_len, head)
+            acquire(v_empty, done + i)
+            load_value_tile(args, source, v_boxes, v_full[slot], slot, tile, kv_len, head)
+            if i == 0:
+                prepare(args, work, factors, work_full, work_empty, item + 1, take_unit(args, total), units, only)
+            if TRANSPOSED:
+                # one tile late, while this one's copies are on their way
+                if i > 0:
+                    transpose_tile(done + i - 1, kv_len - previous * TILE, v_ring, vt_ring, v_full, v_empty, vt_full, vt_empty)
+                previous = tile
+            if KEY_SCALES:
+                smem_store(k_scales.slot(slot), scales)
+                barrier_arrive(scales_full[slot])
+        if count > 0:
+            if TRANSPOSED:
+                transpose_tile(done + count - 1, kv_len - previous * TILE, v_ring, vt_ring, v_full, v_empty, vt_full, vt_empty)
+            visited += 1
+            done += count
+        else:
+            prepare(args, work, factors, work_full, work_empty, item + 1, take_unit(args, total), units, only)
+        item += 1
+    leave_queue(args, total)
+
+
+@jit
+def raw_scores(k_scales, k_empty, scales_full, i, s):
+    """Scores of tile i once its product is done, in units of the row factor; frees the key tile."""
+    if KEY_SCALES:
+        barrier_wait(scales_full[slot_of(i)], use_of(i))
+        s = s * smem_load_cols(k_scales.slot(slot_of(i)), s)[None, :]
+    release(k_empty, i)
+    return s
+
+
+@jit
+def logits(args, s, factor, tile, first_row, q_head, masked: constexpr):
+    """Scores of a tile with all that the recipe does to them; first_row: position of the tile's first query row."""
+    if SCORED:
+        s = s * factor[:, None]
+    key = (tile * TILE + cols(s))[None, :]
+    query = (first_row + rows(s))[:, None]
+    s = score(args, s, key, query, q_head)
+    if masked:
+        s = mask(args, s, key, query, q_head)
+    return s
+
+
+@jit
+def step(
+    args, w: constexpr, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, i, tile, first_row, q_head, factor, unit, o, p, m, l,
+    masked: constexpr,
+):
+    """QK of tile i and PV of tile i - 1 in flight together; the softmax of tile i under PV."""
+    operand = p_operand(p, o)
+    wait_slot(k_full, i)
+    s = qk_rows(q, k_ring.slot(slot_of(i)))
+    wait_slot(v_full, i - 1)
+    o = pv_rows(operand, v_tiles.slot(slot_of(i - 1)), o)
+    s = wgmma_wait(1, s)
+    s = raw_scores(k_scales, k_empty, scales_full, i, s)
+    s = logits(args, s, factor, tile, first_row, q_head, masked)
+    larger = larger_maximum(s, m)
+    if TURNS:
+        larger = named_wait_for(turn[w], larger)
+    p, alpha = weights(s, m, larger, unit, masked)
+    l = pin(add_weights(l, alpha, p))
+    if TURNS:
+        named_arrive(turn[1 - w])
+    o = wgmma_wait(0, o)
+    release(v_empty, i - 1)
+    return o * like_rows(alpha, o)[:, None], p, larger, l
+
+
+@jit
+def attend(
+    args, w: constexpr, q_smem, work, factors, k_ring, v_tiles, v_atoms, k_scales, work_full, work_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty, scales_full, turn, both
+):
+    """Consumer role: 64 of a unit's rows.  What the steps do not need is read from the unit's record where it is needed: registers are short."""
+    if TURNS:
+        if w == 1:
+            named_arrive(turn[0])
+    item = 0
+    visited = 0
+    done = 0
+    barrier_wait(work_full[0], 0)
+    while word_of(work, item, 0) >= 0:
+        q_head = word_of(work, item, 1)
+        row0 = word_of(work, item, 3) + w * 64
+        q_len = word_of(work, item, 4)
+        kv_len = word_of(work, item, 5)
+        count = word_of(work, item, 6)
+        first_row = kv_len - q_len + row0
+        o = mma_zeros(64, HEAD_DIM, DTYPE)
+        s = mma_zeros(64, TILE, DTYPE)
+        l = thread_sums(s)
+        m = full_rows(s, float("-inf"))
+        if ROW_FACTORS:
+            factor = smem_load_rows(factors.slot(item % RECORDS * CONSUMERS + w), s)
+        else:
+            factor = whole_factor(args, s)
+        # a scale of 0 must not meet a masked score: 0 * -inf is NaN
+        factor = maximum(factor, 1.0e-30)
+        unit = factor
+        if SCORED:
+            unit = full_rows(s, 1.0)
+        if count > 0:
+            tile_0 = word_of(work, item, 7)
+            tile_1 = word_of(work, item, 8)
+            q = take_queries(q_smem, q_full, q_empty, w, visited, s)
+            visited += 1
+            wait_slot(k_full, done)
+            s = wgmma_wait(0, qk_rows(q, k_ring.slot(slot_of(done))))
+            give_queries_back(q_empty, w, True)
+            s = raw_scores(k_scales, k_empty, scales_full, done, s)
+            s = logits(args, s, factor, tile_0, first_row, q_head, True)
+            m = larger_maximum(s, m)
+            p, alpha = weights(s, m, m, unit, True)
+            l = thread_sums(p)
+            if not TRANSPOSED:
+                if (tile_0 + 1) * TILE > kv_len:
+                    wait_slot(v_full, done)
+                    clear_rows(v_atoms, slot_of(done), kv_len - tile_0 * TILE, w, both)
+            # tiles from `full` on cross this consumer's causal frontier: the first two at most.  Nobody but uniform() knows that bound: a compiler that did
+            # would make a branch of the first loop, which costs ptxas 30 registers.
+            full = maximum(first_row + 1, 0) // TILE
+            masked = uniform(2 if (count > 1) & (tile_1 >= full) else 1)
+            for i in range(1, masked):
+                o, p, m, l = step(
+                    args, w, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_1, first_row, q_head, factor, unit,
+                    o, p, m, l, True,
+                )
+            for i in range(masked, count):
+                o, p, m, l = step(
+                    args, w, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i, first_row, q_head, factor, unit,
+                    o, p, m, l, MASK_ALL,
+                )
+            give_queries_back(q_empty, w, False)
+            end = done + count - 1
+            wait_slot(v_full, end)
+            o = wgmma_wait(0, pv_rows(p_operand(p, o), v_tiles.slot(slot_of(end)), o))
+            release(v_empty, end)
+            done += count
+        total = row_sums(l)
+        q_head = word_of(work, item, 1)
+        q_start = word_of(work, item, 2)
+        row0 = word_of(work, item, 3) + w * 64
+        q_len = word_of(work, item, 4)
+        store_rows(args, output_rows(o), total, q_start, row0, q_len, q_head // GROUP, q_head)
+        store_row_lse(args, m, total, unit, q_start, row0, q_len, q_head)
+        barrier_arrive(work_empty[item % RECORDS])
+        item += 1
+        barrier_wait(work_full[item % RECORDS], item // RECORDS)
+    if TURNS:
+        if w == 0:
+            named_wait(turn[0])
+
+
+@jit
+def prefill(args):
+    """Units of 128 query rows and one head, as many as the CTA gets."""
+    # before the set-up, which hides the loads
+    units, only = open_queue(args)
+    q_smem = alloc([CONSUMERS, 64, HEAD_DIM], DTYPE)
+    k_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
+    v_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
+    if COPIES == 1:
+        k_boxes = k_ring
+        v_boxes = v_ring
+    else:
+        k_boxes = alias(k_ring, [STAGES * COPIES, BOX_ROWS, BOX_COLS])
+        v_boxes = alias(v_ring, [STAGES * COPIES, BOX_ROWS, BOX_COLS])
+    work = alloc_plain([RECORDS, WORDS, 1], I32)
+    if ROW_FACTORS:
+        factors = alloc_plain([RECORDS * CONSUMERS, 64], F32)
+    work_full = alloc_barriers(RECORDS, more=True)
+    work_empty = alloc_barriers(RECORDS, CONSUMERS, init=READY, more=True)
+    q_full = alloc_barriers(CONSUMERS, expect_bytes=Q_BYTES, more=True)
+    q_empty = alloc_barriers(CONSUMERS, init=READY, more=True)
+    k_full = alloc_barriers(STAGES, COPIES, expect_bytes=BOX_BYTES, more=True)
+    v_full = alloc_barriers(STAGES, COPIES, expect_bytes=BOX_BYTES, more=True)
+    if TRANSPOSED:
+        v_empty = alloc_barriers(STAGES, init=READY, more=True)
+        vt_ring = alloc([STAGES, HEAD_DIM, TILE], DTYPE)
+        vt_full = alloc_barriers(STAGES, more=True)
+        vt_empty = alloc_barriers(STAGES, CONSUMERS, init=READY, more=True)
+        v_tiles = vt_ring
+        tiles_full = vt_full
+        tiles_empty = vt_empty
+    else:
+        v_empty = alloc_barriers(STAGES, CONSUMERS, init=READY, more=True)
+        v_atoms = alias(v_ring, [STAGES * COLUMN_BLOCKS * TILE // 8, 8, BOX_COLS])
+        both = alloc_named(10, 1, 256)
+        v_tiles = v_ring
+        tiles_full = v_full
+        tiles_empty = v_empty
+    if KEY_SCALES:
+        k_scales = alloc_plain([STAGES, TILE], F32)
+        scales_full = alloc_barriers(STAGES, more=True)
+    if TURNS:
+        turn = alloc_named(8, 2, 256)
+    k_empty = alloc_barriers(STAGES, CONSUMERS, init=READY)
+    fence_async()
+    warp_specialize(
+        [
+            (attend, (args, 0, q_smem, work, factors, k_ring, v_tiles, v_atoms, k_scales, work_full, work_empty, q_full, q_empty, k_full, k_empty, tiles_full, tiles_empty, scales_full, turn, both)),
+            (attend, (args, 1, q_smem, work, factors, k_ring, v_tiles, v_atoms, k_scales, work_full, work_empty, q_full, q_empty, k_full, k_empty, tiles_full, tiles_empty, scales_full, turn, both)),
+            (
+                produce,
+                (
+                    args, units, only, q_smem, work, factors, k_boxes, v_boxes, v_ring, vt_ring, k_scales, work_full, work_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty, vt_full,
+                    vt_empty, scales_full,
+                ),
+            ),
+        ],
+        [4, PRODUCER_WARPS],
+        [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
+    )
