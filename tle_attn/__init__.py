@@ -21,6 +21,7 @@ if not (Path(__file__).parent / "components").is_dir() and (_checkout / "compone
     __path__.append(str(_checkout))
 
 _LAZY = {
+    "cascade": "runtime",
     "export": "exports",
     "load": "recipe",
     "list_recipes": "recipe",

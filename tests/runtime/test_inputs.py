@@ -44,7 +44,7 @@ CASES = {
     "q rank": ("q", lambda t: t[0], InputError, "q: shape (8, 128) where"),
     "q of more tokens": (
         "q", lambda t: torch.cat([t, t]), InputError,
-        "q: 6 rows for a batch of 3 are 2 query tokens per request, but the plan is for 1; make a plan with query_tokens=2 (supported: 1 to 5",
+        "q: 6 rows for a batch of 3 are 2 query tokens per request, but the plan is for 1; make a plan with query_tokens=2 (supported: query_tokens * group <= 64)",
     ),
     "q rows": ("q", lambda t: t[:2], InputError, "q: shape (2, 8, 128) where"),
     "q last stride": ("q", strided, InputError, "q: stride 2 in the last dimension where 1 is wanted"),

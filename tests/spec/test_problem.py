@@ -15,8 +15,8 @@ from tle_attn.spec import DType, Problem
     ("group", 0, "an integer from 1 up"),
     ("group", True, "an integer from 1 up"),
     ("group", 2.0, "an integer from 1 up"),
-    ("query_tokens", 0, "an integer from 1 to 5"),
-    ("query_tokens", 6, "an integer from 1 to 5"),
+    ("query_tokens", 0, "an integer from 1 to 64"),
+    ("query_tokens", 65, "an integer from 1 to 64"),
 ])  # fmt: skip
 def test_refused_values(key, value, allowed):
     with pytest.raises(SpecError) as caught:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InputError
 from . import inputs
 from .base import Plan
+from .cascade import CascadePlan, cascade
 from .decode import DecodePlan, plan_decode
 from .merge import MergePlan, plan_merge
 from .prefill import PrefillPlan, plan_prefill
@@ -75,4 +76,4 @@ def plan(
     return _MAKERS[kernel.mainloop.PHASE](kernel, **geometry, **phase, device=device, target=target, seed=seed, executor=executor)
 
 
-__all__ = ["DecodePlan", "MergePlan", "Plan", "PrefillPlan", "plan"]
+__all__ = ["CascadePlan", "DecodePlan", "MergePlan", "Plan", "PrefillPlan", "cascade", "plan"]

@@ -69,7 +69,7 @@ def check_queries(q: Any, problem: Problem, batch: int, query_heads: int, device
     if getattr(q, "ndim", None) == 3 and q.shape[0] != rows and batch and q.shape[0] % batch == 0:
         raise InputError(
             f"q: {q.shape[0]} rows for a batch of {batch} are {q.shape[0] // batch} query tokens per request, but the plan is for {problem.query_tokens}; "
-            f"make a plan with query_tokens={q.shape[0] // batch} (supported: 1 to 5, and query_tokens * group <= 64)"
+            f"make a plan with query_tokens={q.shape[0] // batch} (supported: query_tokens * group <= 64)"
         )
     want(q, "q", problem.dtype, (rows, query_heads, problem.head_dim), device, "batch * query_tokens, query_heads, head_dim")
     if q.numel() and q.stride(2) != 1:

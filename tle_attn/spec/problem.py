@@ -55,14 +55,15 @@ class Problem:
         dtype: element type of Q, K and V.
         head_dim: elements of a head; K and V alike.
         group: query heads per key/value head (GQA); 1 is multi-head attention.
-        query_tokens: query tokens per request in decode (1 + draft tokens of multi-token prediction); prefill leaves it at 1.
+        query_tokens: query tokens per request in decode (1 + draft tokens of multi-token prediction), or of all requests of a chunk that shares a prefix;
+            prefill leaves it at 1.
         page: tokens of a cache page.
     """
 
     dtype: DType = field(default=DType.BF16, validator=one_of((DType.BF16, DType.FP8), "wgmma operands of the attention cores"))
     head_dim: int = field(default=128, validator=one_of(HEAD_DIMS, "a head row must be whole 128-byte swizzle blocks, and rows above 256 leave no room for a ring of K and V tiles"))
     group: int = field(default=8, validator=at_least(1, "query heads per key/value head"))
-    query_tokens: int = field(default=1, validator=at_least(1, "query tokens per request; longer queries are prefill", 5))
+    query_tokens: int = field(default=1, validator=at_least(1, "query tokens per request; longer queries are prefill", 64))
     page: int = field(default=64, validator=one_of(PAGES, "a key tile has 64 tokens: whole pages must fill it, or it must be half of a page of 128"))
 
     @property
