@@ -1,8 +1,9 @@
-"""What a rank of the tests does; imported by the processes that they start."""
+"""What a rank of the tests does; imported by the processes that they start.  Without a GPU over gloo and in emulation, else over NCCL, a GPU for each rank."""
 
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,27 @@ from tle_attn.spec import Kernel
 from tle_attn.testing import DecodeProblem, compare, compare_lse, make_decode_problem, make_states_problem
 
 
-def start(rank: int, ranks: int, folder: str, test: str, arguments: dict[str, Any]) -> None:
-    """Run a test of this module as rank `rank`; gloo on CPUs."""
+def start(rank: int, ranks: int, folder: str, test: str, arguments: dict[str, Any], gpu: bool = False) -> None:
+    """Run a test of this module as rank `rank`."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{Path(folder) / 'store'}", rank=rank, world_size=ranks)
+    if gpu:
+        torch.cuda.set_device(rank)
+    dist.init_process_group("nccl" if gpu else "gloo", init_method=f"file://{Path(folder) / 'store'}", rank=rank, world_size=ranks)
     try:
-        with emulate():
+        with nullcontext() if gpu else emulate():
             globals()[test](rank, ranks, **arguments)
         dist.barrier()
     finally:
         dist.destroy_process_group()
+
+
+def place() -> dict[str, Any]:
+    """Where this rank's tensors are."""
+    return {"device": f"cuda:{torch.cuda.current_device()}" if dist.get_backend() == "nccl" else "cpu"}
+
+
+def target() -> str:
+    return "gluon" if dist.get_backend() == "nccl" else "cpu"
 
 
 def own_heads(tensor: torch.Tensor, rank: int, ranks: int) -> torch.Tensor:
@@ -41,7 +53,7 @@ def states(rank: int, ranks: int, *, dtype: str, base: str, seed: int) -> None:
     exchanges = [parallel.plan_exchange(tokens=5, heads=6, head_dim=128, base=base, dtype=getattr(torch, dtype), scatter=scatter) for scatter in (False, True)]
     whole = ranks * 5 * 6 * (128 * getattr(torch, dtype).itemsize + 4)
     for turn, exchange in enumerate([*exchanges, *exchanges]):
-        problem = make_states_problem(ranks, 5, 6, dtype=getattr(torch, dtype), base=base, empty=0.4, seed=seed + turn)
+        problem = make_states_problem(ranks, 5, 6, dtype=getattr(torch, dtype), base=base, empty=0.4, seed=seed + turn, **place())
         out, lse = exchange.run(problem.outs[rank], problem.lses[rank])
         expected, expected_lse = problem.reference()
         if exchange.scatter:
@@ -60,7 +72,7 @@ def part_of(problem: DecodeProblem, rank: int, ranks: int) -> DecodeProblem:
         first, last = pages * rank // ranks, pages * (rank + 1) // ranks
         tables.append(torch.cat([row[first:], row[:first]]))
         lengths.append(max(0, min(length, last * page) - first * page))
-    return evolve(problem, block_ids=torch.stack(tables), kv_lens=torch.tensor(lengths, dtype=torch.int32))
+    return evolve(problem, block_ids=torch.stack(tables), kv_lens=torch.tensor(lengths, dtype=torch.int32, device=row.device))
 
 
 def kernel_of(rank: int, ranks: int, query_tokens: int) -> Kernel:
@@ -70,10 +82,11 @@ def kernel_of(rank: int, ranks: int, query_tokens: int) -> Kernel:
 
 
 def decode(rank: int, ranks: int, *, query_tokens: int, seed: int) -> None:
-    """Emulated kernels over parts of every sequence; short sequences are empty on some ranks."""
-    problem = make_decode_problem([3, 64, 200, 0, 450], heads=(6, 1), query_tokens=query_tokens, seed=seed)
+    """Kernels over parts of every sequence; short sequences are empty on some ranks."""
+    lengths = [3, 64, 200, 0, 450] if target() == "cpu" else [3, 64, 9000, 0, 70_001]
+    problem = make_decode_problem(lengths, heads=(6, 1), query_tokens=query_tokens, seed=seed, **place())
     part = part_of(problem, rank, ranks)
-    plan = tle_attn.plan(kernel_of(rank, ranks, query_tokens), **part.geometry, target="cpu")
+    plan = tle_attn.plan(kernel_of(rank, ranks, query_tokens), **part.geometry, target=target(), **place())
     for scatter in (False, True):
         exchange = parallel.plan_exchange(tokens=5 * query_tokens, heads=6, head_dim=128, base="2", scatter=scatter)
         if exchange.out is not None:
@@ -105,7 +118,7 @@ def refused(rank: int, ranks: int) -> None:
         else:
             raise AssertionError(f"{change} was not refused")
     exchange = parallel.plan_exchange(**good)
-    state = torch.zeros(5, 6, 128, dtype=torch.bfloat16), torch.zeros(5, 6)
+    state = torch.zeros(5, 6, 128, dtype=torch.bfloat16, **place()), torch.zeros(5, 6, **place())
     for index, change, message in ((0, state[0][:4], "out: shape (4, 6, 128) where"), (0, state[0].float(), "out: dtype float32"), (1, state[1][:, :3], "lse: shape (5, 3)")):
         wrong = list(state)
         wrong[index] = change
@@ -116,3 +129,38 @@ def refused(rank: int, ranks: int) -> None:
         else:
             raise AssertionError(f"{message} was not refused")
     exchange.run(*state)
+
+
+def graph(rank: int, ranks: int, *, scatter: bool, seed: int) -> None:
+    """Decode and exchange in one CUDA graph, replayed with other lengths."""
+    problem = make_decode_problem([5000] * 8, heads=(8, 1), seed=seed, poison=False, **place())
+    kernel = tle_attn.load("hy3/decode_bf16").set({"epilogue.lse": "2"}).kernel(group=8)
+    part = part_of(problem, rank, ranks)
+    plan = tle_attn.plan(kernel, **part.geometry, **place())
+    exchange = parallel.plan_exchange(tokens=8, heads=8, head_dim=128, base="2", scatter=scatter)
+    out, lse = plan.run(**part.inputs, out=exchange.out, lse=exchange.lse)
+    merged, merged_lse = exchange.run(out, lse)
+
+    def step() -> None:
+        plan.run(**part.inputs, out=out, lse=lse)
+        exchange.run(out, lse, merged=merged, merged_lse=merged_lse)
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.synchronize()
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        step()
+    for lengths in ([5000] * 8, [3, 4999, 640, 0, 0, 1, 64, 129]):
+        problem.kv_lens.copy_(torch.tensor(lengths, dtype=torch.int32))
+        now = part_of(problem, rank, ranks)
+        part.block_ids.copy_(now.block_ids)
+        part.kv_lens.copy_(now.kv_lens)
+        merged.fill_(math.nan)
+        captured.replay()
+        torch.cuda.synchronize()
+        expected, _ = problem.reference()
+        compare(merged, own_heads(expected, rank, ranks) if scatter else expected, rms=6e-3, name_row=problem.name_row)

@@ -8,6 +8,7 @@ from attrs import frozen
 
 import tle_attn
 from tle_attn.runtime import Plan
+from tle_attn.runtime.cascade import merge_kernel, partial_kernel, prefix_kernel
 from tle_attn.spec import Kernel
 
 
@@ -73,3 +74,15 @@ UNSPLIT = tuple(
 STATIC_FP8 = tuple(config(recipe, schedule__block="static_split", reduce__poll_above=0) for recipe in (FP8, FP8_PER_TOKEN))
 
 ALL = tuple(dict.fromkeys((*POINTS, *FP8_POINTS, *GROUPS, *FP8_GROUPS, *HEAD_DIM_64, *SOFT_CAPS, *WINDOWS, *LSE, *STAGES, *MAXIMA, *MERGES, *UNSPLIT, *STATIC_FP8)))
+
+
+def cascade_kernels() -> dict[str, Kernel]:
+    """The kernels of tests/gpu/test_cascade.py, by name: recipe, query tokens, and requests of a chunk of the prefix pass."""
+    made = {}
+    for recipe, query_tokens, widths in (
+        (DYNAMIC, 1, (1, 2, 8)), (STATIC, 1, (1, 2, 8)), (DYNAMIC, 2, (4,)), (DYNAMIC, 3, (2,)), (FP8, 1, (8,)), (FP8_PER_TOKEN, 1, (8,)),
+    ):  # fmt: skip
+        kernel = config(recipe, query_tokens, epilogue__lse="e").kernel()
+        parts = [partial_kernel(kernel), merge_kernel(kernel), *(prefix_kernel(kernel, width) for width in widths)]
+        made |= {f"{part.name} mtp{part.problem.query_tokens} of {kernel.name}": part for part in parts}
+    return made

@@ -9,7 +9,7 @@ import sys
 from benchmarks.compiling import compile_all, in_parallel
 from tests.compat import hpc_cases
 from tests.gpu import ops
-from tests.gpu.kernels import ALL
+from tests.gpu.kernels import ALL, cascade_kernels
 from tle_attn.errors import TleAttnError
 
 
@@ -28,6 +28,7 @@ def main() -> int:
         except TleAttnError as error:
             results[config.label] = error
     kernels |= hpc_cases.grid_kernels()
+    kernels |= cascade_kernels()
     results |= compile_all(kernels, jobs)
     results |= zip(ops.BY_NAME, in_parallel(compile_op, list(ops.BY_NAME), jobs), strict=True)
     failed = {label: result for label, result in results.items() if isinstance(result, Exception)}

@@ -1,18 +1,16 @@
 """Cascade: requests that share prefixes, against the oracle over each request's whole sequence."""
 
-import math
 import secrets
 
 import pytest
 import torch
-from attrs import evolve, frozen
+from attrs import evolve
 
 import tle_attn
+from tests.runtime.shared_prefixes import check, run, shared
 from tle_attn.errors import InputError, InputTypeError
-from tle_attn.oracle import attention, merge_states
 from tle_attn.runtime.cascade import Layout
-from tle_attn.testing import DecodeProblem, compare, compare_lse, make_decode_problem
-from tle_attn.verify import tolerance
+from tle_attn.testing import compare, compare_lse
 
 BF16, FP8, STATIC, CAP = "hy3/decode_bf16", "hy3/decode_fp8", "hy3/decode_bf16_static", "variants/decode_bf16_soft_cap"
 
@@ -22,64 +20,6 @@ def seed() -> int:
     value = secrets.randbelow(2**31)
     print(f"seed {value}")
     return value
-
-
-@frozen(kw_only=True)
-class Shared:
-    """Requests and prefixes in one cache; `problem` has the prefixes' sequences before those of the suffixes."""
-
-    problem: DecodeProblem
-    groups: tuple[int, ...]
-    query_tokens: int
-
-    @property
-    def tensors(self) -> dict:
-        p, n = self.problem, len(self.groups)
-        scales = {k: v for k, v in p.scales.items() if k != "q_scale"}
-        rows = slice(n * self.query_tokens, None)
-        if p.is_fp8:
-            scales["q_scale"] = p.q_scale[rows]
-        return {
-            "q": p.q[rows], "k_cache": p.k_cache, "v_cache": p.v_cache, "prefix_ids": p.block_ids[:n], "prefix_lens": p.kv_lens[:n],
-            "suffix_ids": p.block_ids[n:], "suffix_lens": p.kv_lens[n:], **scales,
-        }  # fmt: skip
-
-    def reference(self, lse_base: str = "e", **options):
-        """Float64: attention over the prefix, of which every query sees all, merged with causal attention over the suffix."""
-        p, n = self.problem, len(self.groups)
-        group_of = [g for g, count in enumerate(self.groups) for _ in range(count)]
-        q, q_scale = self.tensors["q"], self.tensors.get("q_scale")
-        scales = {"q_scale": q_scale, "k_scale": p.k_scale, "v_scale": p.v_scale}
-        common = {"query_tokens": self.query_tokens, "lse_base": lse_base, "p_quant": None, **scales, **options}
-        first = attention(q, p.k_cache, p.v_cache, p.block_ids[group_of], p.kv_lens[group_of], causal=False, **common)
-        last = attention(q, p.k_cache, p.v_cache, p.block_ids[n:], p.kv_lens[n:], causal=True, **common)
-        return merge_states([first[0], last[0]], [first[1], last[1]], lse_base=lse_base)
-
-
-def shared(prefixes, suffixes, *, query_tokens: int = 1, **options) -> Shared:
-    """prefixes: tokens of each group's prefix; suffixes: the suffix lengths of each group's requests."""
-    problem = make_decode_problem([*prefixes, *(n for group in suffixes for n in group)], query_tokens=query_tokens, **options)
-    return Shared(problem=problem, groups=tuple(map(len, suffixes)), query_tokens=query_tokens)
-
-
-def run(name: str, case: Shared, options=None, **more):
-    recipe = tle_attn.load(name).set({"epilogue.lse": "e", **(options or {})})
-    p = case.problem
-    plan = tle_attn.cascade(
-        recipe, groups=case.groups, query_heads=p.q.shape[1], kv_heads=p.k_cache.shape[2], page=p.k_cache.shape[1], query_tokens=case.query_tokens, target="cpu"
-    )
-    out = torch.full(case.tensors["q"].shape, math.nan, dtype=torch.bfloat16)
-    lse = torch.full(out.shape[:2], math.nan)
-    plan.run(**case.tensors, out=out, lse=lse, **more)
-    return plan, out, lse
-
-
-def check(name: str, case: Shared, options=None, oracle=None, **more):
-    plan, out, lse = run(name, case, options, **more)
-    expected, expected_lse = case.reference(**(oracle or {}))
-    compare(out, expected, rms=tolerance(plan.kernel)[0])
-    compare_lse(lse, expected_lse, atol=2e-3)
-    return plan
 
 
 @pytest.mark.parametrize("prefixes,suffixes", [

@@ -32,7 +32,10 @@ def explain(recipe: Recipe, workload: AnyWorkload | None = None, *, protocol: bo
     kernel = recipe.kernel()
     if workload is not None:
         require_phase(kernel, workload)
-    tables = [head(recipe, kernel), blocks(kernel), ports(kernel), shared_memory(kernel), barriers(kernel), roles(kernel)]
+    tables = [head(recipe, kernel), blocks(kernel), ports(kernel)]
+    if kernel.resources.barriers:
+        tables += [shared_memory(kernel), barriers(kernel)]
+    tables.append(roles(kernel))
     if protocol and kernel.resources.barriers:
         tables.append(barrier_protocol(kernel))
     tables += [*arguments(kernel), floor(kernel, workload_for(kernel, workload))]
