@@ -27,6 +27,8 @@ from .spec import DType
 
 #: bytes that parts of a message start at multiples of: 16 elements of fp32
 ALIGNMENT = 64
+#: torch 2.13 gave it another name, and warns about the old one
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
 @define(eq=False, kw_only=True)
@@ -95,7 +97,7 @@ class Exchange:
         if self.scatter:
             dist.all_to_all_single(self._received, self._sent, group=self.group)
         else:
-            dist.all_gather_into_tensor(self._received, self._sent, group=self.group)
+            _all_gather(self._received, self._sent, group=self.group)
         outs, lses = self._views(self._received)
         with on_device(self.device):
             result, total = self.merge.run(outs, lses, out=merged, lse=merged_lse)
