@@ -29,8 +29,9 @@ class StatesProblem:
 
     def to(self, device: torch.device | str) -> Self:
         """The same problem on another device, strides kept."""
-        gaps = torch.empty_strided(self.outs.shape, self.outs.stride(), dtype=self.outs.dtype, device=device).fill_(math.nan)
-        return evolve(self, outs=gaps.copy_(self.outs), lses=self.lses.to(device))
+        stored = torch.full((self.outs.untyped_storage().nbytes() // self.outs.element_size(),), math.nan, dtype=self.outs.dtype, device=device)
+        outs = stored.as_strided(self.outs.shape, self.outs.stride(), self.outs.storage_offset()).copy_(self.outs)
+        return evolve(self, outs=outs, lses=self.lses.to(device))
 
     def new_output(self, dtype: torch.dtype = torch.bfloat16) -> Tensor:
         """An output [tokens, heads, head_dim] full of NaN."""
