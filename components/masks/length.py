@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from attrs import frozen
 
-from tle_attn.dialect import jit, where
+from tle_attn.dialect import jit, where_le
 from tle_attn.spec import Block
 
 
@@ -33,4 +33,4 @@ class Length(Block):
 @jit
 def length_mask(args, s, key, kv_len):
     """Keys of the sequence."""
-    return where(key < kv_len, s, float("-inf"))
+    return where_le(key, kv_len - 1, s, float("-inf"))
