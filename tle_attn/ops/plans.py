@@ -66,12 +66,13 @@ def kernel_for(scales: str, query_tokens: int, page: int, group: int, static: tu
         recipe = recipe.set(static_options(*static))
     try:
         problem = Problem(query_tokens=query_tokens, page=page, group=group)
+        if problem.columns == 64:  # Q and P of 64 columns take the place of a stage
+            recipe = recipe.set({"ring.stages": recipe.kernel().mainloop.ring.stages - 1})
+        return recipe.kernel(query_tokens=query_tokens, page=page, group=group)
     except SpecError as error:
-        tensor = {"page": "k_cache", "group": "q"}.get(error.key, error.key)
+        key = (error.key or "").removeprefix("problem.")
+        tensor = {"page": "k_cache", "group": "q"}.get(key, key)
         raise InputError(f"{tensor}: {error.message}; allowed: {error.allowed} ({error.reason})") from None
-    if problem.columns == 64:  # Q and P of 64 columns take the place of a stage
-        recipe = recipe.set({"ring.stages": recipe.kernel().mainloop.ring.stages - 1})
-    return recipe.kernel(query_tokens=query_tokens, page=page, group=group)
 
 
 @cache
