@@ -24,7 +24,7 @@ REPOSITORY = Path(tle_attn.__file__).parent.parent
 OTHER = {
     "evict_first": False, "stages": 2, "maximum": "exact", "p_exponent": 3, "min_tokens": 1024, "splits": 8, "poll_above": 3, "lse": "e", "ctas_per_sm": 1,
     "producer_registers": 40, "cap": 30.0, "window": 17, "dtype": DType.F32,
-    "base": "2", "unroll": 2, "count": 3,
+    "base": "2", "unroll": 2, "count": 3, "empty_row": "nan", "registers": True,
 }  # fmt: skip
 
 
@@ -53,7 +53,7 @@ def changed(kernel: Kernel, only: set[str] | None) -> Iterator[tuple[str, Kernel
             yield f"{where}.{option.name}", evolve(kernel, mainloop=made)
 
 
-@pytest.mark.parametrize("recipe,only", [(WINDOW, None), (STATIC, {"splits", "min_tokens"}), (SOFT_CAP, {"cap"}), ("merge/stack", {"base", "dtype", "unroll"}), ("merge/list", {"count", "dtype"})])
+@pytest.mark.parametrize("recipe,only", [(WINDOW, None), (STATIC, {"splits", "min_tokens"}), (SOFT_CAP, {"cap"}), ("merge/stack", {"base", "dtype", "unroll"}), ("merge/list", {"count", "dtype"}), ("hy3/prefill_bf16", {"empty_row", "registers"})])
 def test_28_every_option_of_every_block_changes_the_key(recipe, only):
     """And so no option is without effect on the kernel (case 30)."""
     kernel = tle_attn.load(recipe).kernel()
