@@ -113,3 +113,7 @@ class InputTypeError(TleAttnError, TypeError):
 
 class CacheWarning(UserWarning):
     """The compile cache could not be used as configured, and what was done instead."""
+
+
+class TunedWarning(UserWarning):
+    """Tuned options were asked for and are not used, and why."""

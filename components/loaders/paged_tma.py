@@ -32,7 +32,7 @@ class PagedTma(Block):
     NAME = "paged_tma"
 
     #: let K and V leave the L2 cache first where a step's tiles exceed it
-    evict_first: bool = True
+    evict_first: bool = field(default=True, metadata={"tune": (True, False)})
     #: bytes that one use of a full barrier is told to expect, as a multiple of what a box brings; anything but 1 breaks the protocol
     expect_scale: float = field(default=1.0, metadata={"testing": True})
 

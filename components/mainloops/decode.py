@@ -67,7 +67,7 @@ class DecodeMainloop(Mainloop):
         "output": ("args", "value", "head"),
     }  # fmt: skip
 
-    ctas_per_sm: int = field(default=2, validator=at_least(1, "CTAs that share a multiprocessor", 4))
+    ctas_per_sm: int = field(default=2, validator=at_least(1, "CTAs that share a multiprocessor", 4), metadata={"tune": (1, 2, 3)})
     producer_registers: int = field(default=32, validator=at_least(24, "registers per thread; setmaxnreg takes multiples of 8 from 24", 240))
 
     loader: Block = slot("loader", factory=PagedTma)

@@ -23,7 +23,7 @@ class MbarrierRing(Block):
     KIND = "ring"
     NAME = "mbarrier"
 
-    stages: int = field(default=3, validator=at_least(1, "tiles in flight", 16))
+    stages: int = field(default=3, validator=at_least(1, "tiles in flight", 16), metadata={"tune": (2, 3, 4, 5, 6, 8)})
     #: role arrivals that free a slot; the number of consumer roles, anything else breaks the protocol
     readers: int = field(default=1, validator=at_least(1, "consumer roles"), metadata={"testing": True})
 

@@ -29,7 +29,7 @@ class StaticSplit(Block):
     BATCH_INVARIANT = True
 
     splits: int = field(default=16, validator=at_least(1, "parts of a sequence", 128))
-    min_tokens: int = field(default=512, validator=at_least(TILE, "tokens of a part; a multiple of the 64-token key tile"))
+    min_tokens: int = field(default=512, validator=at_least(TILE, "tokens of a part; a multiple of the 64-token key tile"), metadata={"tune": (256, 512, 1024)})
 
     @min_tokens.validator
     def _whole_tiles(self, attribute: object, value: int) -> None:

@@ -34,7 +34,7 @@ class TaskMap(Block):
     BATCH_INVARIANT = False
     ENTRIES = ("plan_tasks",)
 
-    min_tokens: int = field(default=512, validator=at_least(TILE, "tokens of a task; a multiple of the 64-token key tile"))
+    min_tokens: int = field(default=512, validator=at_least(TILE, "tokens of a task; a multiple of the 64-token key tile"), metadata={"tune": (256, 512, 1024)})
 
     @min_tokens.validator
     def _whole_tiles(self, attribute: object, value: int) -> None:

@@ -22,7 +22,7 @@ def test_list_names_every_recipe_with_its_axes(capsys: pytest.CaptureFixture[str
     assert "problem.page = 64, 16, 32, 128" in out
 
 
-@pytest.mark.parametrize("command", ["list", "explain", "generate", "verify", "compile", "export", "bench", "diff", "new", "hy3"])
+@pytest.mark.parametrize("command", ["list", "explain", "generate", "verify", "compile", "export", "bench", "tune", "diff", "new", "hy3"])
 def test_every_command_has_a_help_text(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "--help"]) == OK
     assert "Usage: tle-attn" in capsys.readouterr().out
@@ -80,7 +80,7 @@ def test_verify_of_a_wrong_kernel_fails(monkeypatch: pytest.MonkeyPatch, capsys:
 
     def broken(kernel: tle_attn.Kernel, target: str) -> Generated:
         made = tle_attn.generate(kernel, target)
-        text = made.text.replace("where(key <= query, s,", "where(key < query, s,")
+        text = made.text.replace("where_le(key, query, s,", "where_le(key + 1, query, s,")
         assert text != made.text
         return Generated(made.name, made.target, text, made.entries, made.line_map)
 
@@ -106,6 +106,37 @@ def test_export_is_a_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert captured.out.strip() == str(out / "manifest.json") and "[  1/1] hy3/decode_bf16_static decode" in captured.err
     assert main(["explain", str(out), "--no-protocol"]) == OK
     assert "problem.query_tokens 2" in " ".join(capsys.readouterr().out.split())
+
+
+def test_tune_writes_what_tuned_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """With a made-up GPU and clock: the fastest rings are short ones."""
+    from types import SimpleNamespace
+
+    from tle_attn import verify
+    from tle_attn.recipe import tuned
+    from tle_attn.report import bench, timing, tune
+
+    verified = []
+    monkeypatch.setattr(bench, "require_gpu", lambda command: None)
+    monkeypatch.setattr(timing, "Timer", object)
+    monkeypatch.setattr(bench, "time_kernel", lambda kernel, workload, timer: 10.0 + kernel.mainloop.ring.stages)
+    monkeypatch.setattr(tune, "compile_in_processes", lambda kernels, jobs: None)
+    monkeypatch.setattr(tuned, "this_gpu", lambda: "NVIDIA H200")
+    monkeypatch.setattr(verify, "verify_kernel", lambda kernel, target: verified.append((kernel.mainloop.ring.stages, target)) or SimpleNamespace(ok=True))
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "mine", "--from", "hy3/decode_bf16"]) == OK
+    assert main(["tune", "mine.toml", "--only", "ring.stages", "--workload", "uniform_512"]) == OK
+    captured = capsys.readouterr()
+    assert "tuned/nvidia_h200/mine.toml" in captured.out and "ring.stages = 3: uniform_512 13.00 us" in captured.err
+    assert verified == [(2, "gluon")], "the kernel that is recommended was verified"
+    for gpu in ("this", "NVIDIA H200"):
+        assert main(["explain", "mine.toml", "--no-protocol", "--tuned", gpu]) == OK
+        captured = capsys.readouterr()
+        assert "ring mbarrier stages = 2" in " ".join(captured.out.split()) and captured.err == ""
+    assert main(["explain", "mine.toml", "--no-protocol", "--tuned", "NVIDIA H20"]) == OK
+    captured = capsys.readouterr()
+    assert "ring mbarrier stages = 3" in " ".join(captured.out.split())
+    assert captured.err.startswith("warning: mine: no tuned options are used: ") and "is for another GPU" in captured.err
 
 
 def test_diff_shows_spec_and_code(capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,6 +175,7 @@ def test_new_never_overwrites(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     [
         (["explain", "hy3/decode_bf17"], ["hy3/decode_bf17", "hy3/decode_bf16_static"]),
         (["explain", "hy3/decode_bf16", "--set", "ring.stages=99"], ["decode_bf16.toml with ring.stages = 99", "1 to 16"]),
+        (["explain", "hy3/decode_bf16", "--set", "problem.dtype=f16"], ['dtype cannot be "f16"', "bf16, fp8"]),
         (["bench", "nope"], ["nope", "hy3/decode_bf16_static"]),
         (["bench", "hy3/decode_bf16", "--workload", "nope"], ["nope", "uniform_4096"]),
         (["verify", "hy3/decode_bf16", "--target", "nope"], ["nope", "gluon, tle, cpu, tle-emulated"]),
@@ -169,12 +201,13 @@ def test_refused_input_is_told_in_words(
         assert words in error
 
 
-def test_bench_needs_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("command", ["bench", "tune"])
+def test_what_needs_a_gpu_says_so(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     from tle_attn.build import has_hopper
 
     if has_hopper():
         pytest.skip("a Hopper GPU is here")
-    assert main(["bench", "hy3/decode_bf16"]) == UNAVAILABLE
+    assert main([command, "hy3/decode_bf16"]) == UNAVAILABLE
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 

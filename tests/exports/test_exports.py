@@ -203,6 +203,21 @@ def test_an_export_replaces_an_export(changed: Path) -> None:
     assert tle_attn.load(changed).axes["problem.page"] == (64,)
 
 
+def test_tuned_options_are_part_of_an_export(tmp_path: Path) -> None:
+    from tle_attn.recipe.tuned import Tuned, write_tuned
+    from tle_attn.spec.flat import spec_digest
+
+    (tmp_path / "mine.toml").write_text(f'extends = "{RECIPE}"\n[axes]\n"problem.query_tokens" = [1]\n"problem.page" = [64]\n')
+    recipe = tle_attn.load(tmp_path / "mine.toml")
+    values = {"point": {}, "us": {}, "us_before": {}, "gpu": "NVIDIA H200", "date": "", "versions": {"tle_attn": tle_attn.__version__}}
+    write_tuned(recipe, [Tuned(spec=spec_digest(recipe.kernel()), options={"ring.stages": 2}, **values)])
+    export(tle_attn.load(tmp_path / "mine.toml", tuned="NVIDIA H200"), tmp_path / "out")
+    kernel = tle_attn.load(tmp_path / "out").kernel()
+    assert kernel.mainloop.ring.stages == 2 and kernel.exported.module_of(kernel).spec["ring.stages"] == "2"
+    with pytest.raises(SpecError, match="is an export"):
+        tle_attn.load(tmp_path / "out", tuned=True)
+
+
 def test_a_point_that_is_no_kernel_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="problem.page"):
         export(RECIPE, tmp_path / "new", axes={"problem.page": [64, 48]})

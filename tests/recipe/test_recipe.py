@@ -259,3 +259,7 @@ class TestWhereAnErrorComesFrom:
     def test_checks_of_a_whole_kernel(self, write):
         error = fails(lambda: load("hy3/decode_bf16").set({"ring.stages": 9}).kernel(), "bytes of shared memory")
         assert "decode_bf16.toml with ring.stages = 9: " in str(error)
+
+    def test_values_are_written_as_in_a_recipe(self):
+        text = str(fails(lambda: load("hy3/decode_bf16").set({"problem.dtype": "f32"}).kernel()))
+        assert 'dtype cannot be "f32"' in text and "DType." not in text and "allowed  bf16, fp8" in text

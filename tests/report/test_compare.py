@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tle_attn
 from tle_attn.report import Difference, code_diff, differences
-from tle_attn.report.compare import flat_spec
+from tle_attn.spec.flat import flat_spec
 
 
 def test_equal_recipes_do_not_differ() -> None:

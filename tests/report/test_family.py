@@ -69,7 +69,7 @@ def test_a_kernel_that_cannot_be_made_is_a_row_too(tmp_path: Path) -> None:
 
 
 def test_unknown_family(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="hy3, variants"):
+    with pytest.raises(SpecError, match="hy3, .*variants"):
         build_family("hy4", tmp_path, workload=WORKLOAD)
 
 

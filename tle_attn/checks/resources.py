@@ -41,6 +41,11 @@ def register_cap(resources: Resources) -> int:
     return min(MAX_REGISTERS_PER_THREAD, per_thread // 8 * 8) if per_thread < 256 else MAX_REGISTERS_PER_THREAD
 
 
+def launch_options(kernel: Kernel, entry: str) -> dict[str, int]:
+    """What a launch of a kernel of the module is told beside its arguments: warps of role 0, and the bound on registers of an attention kernel."""
+    return {"num_warps": 4} | ({"maxnreg": register_cap(kernel.resources)} if entry in kernel.mainloop.ENTRIES else {})
+
+
 def register_table(resources: Resources) -> list[tuple[str, int, int]]:
     """Rows (role, warps, registers per thread); workers get what they ask for, the default role what is left."""
     cap = register_cap(resources)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Sequence
 
 #: exit statuses; 2 is also what wrong usage gives
@@ -15,7 +16,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from .app import app
 
     try:
-        app(args=arguments, prog_name="tle-attn")
+        with warnings.catch_warnings():
+            # what a reader of the command's output can do something about, without the line of ours that found it
+            warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
+            app(args=arguments, prog_name="tle-attn")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else OK
     except TargetUnavailable as error:

@@ -19,7 +19,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Compose, check, generate, verify and compile attention kernels for NVIDIA Hopper.  A GPU is needed by bench, and by verify for the targets gluon and tle.",
+    help="Compose, check, generate, verify and compile attention kernels for NVIDIA Hopper.  A GPU is needed by bench and tune, and by verify for the targets gluon and tle.",
     epilog="Exit status: 0 done, 1 a result is wrong, 2 the input was refused (no such recipe, option, value or target, or blocks that do not fit), 3 it cannot run on this machine.",
 )
 
@@ -44,6 +44,7 @@ Settings = Annotated[
     list[str],
     typer.Option("--set", metavar="KEY=VALUE", help="Override an option, e.g. ring.stages=2.  VALUE is TOML; a bare word is a string.  Repeatable."),
 ]
+TunedFor = Annotated[str, typer.Option("--tuned", metavar="GPU", help='Use the options that were tuned on this GPU, e.g. "NVIDIA H200"; "this" is the machine\'s own.')]
 AllPoints = Annotated[bool, typer.Option("--all-points", help="Every point of the recipe's variant axes, not only the first.")]
 Seed = Annotated[int, typer.Option(help="Seed of the random problems and of the emulation's schedule.")]
 WorkloadName = Annotated[
@@ -77,16 +78,25 @@ def list_command() -> None:
 def explain(
     recipe: RecipeName,
     settings: Settings = [],
+    tuned: TunedFor = "",
     workload: WorkloadName = None,
     protocol: Annotated[bool, typer.Option(help="Explore the barrier protocol in emulation.")] = True,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one self-contained page instead, with pictures of blocks, pipeline and shared memory.")] = None,
 ) -> None:
     """Show blocks, ports, buffers, barriers and their protocol, roles, kernel arguments and the time floor of a recipe."""
     from ..report import Workload
     from ..report import explain as explain_recipe
     from .printing import show_table
 
-    for table in explain_recipe(read_recipe(recipe, settings), Workload.named(workload) if workload else None, protocol=protocol):
+    read, chosen = read_recipe(recipe, settings, tuned), Workload.named(workload) if workload else None
+    if html:
+        from ..report.page import page
+
+        html.write_text(page(read, chosen, protocol=protocol))
+        print(html)
+        return
+    for table in explain_recipe(read, chosen, protocol=protocol):
         if markdown:
             print(table.markdown())
         else:
@@ -99,12 +109,13 @@ def generate(
     target: Annotated[str, typer.Option(help="gluon (stock Triton), tle (FlagTree) or cpu (emulation).")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the modules; made if it is not there.")],
     settings: Settings = [],
+    tuned: TunedFor = "",
     all_points: AllPoints = False,
 ) -> None:
     """Write the generated module of a recipe: one file that needs nothing but torch and its Triton."""
     from .. import codegen
 
-    for _, kernel in _kernels(read_recipe(recipe, settings), all_points):
+    for _, kernel in _kernels(read_recipe(recipe, settings, tuned), all_points):
         generated = codegen.generate(kernel, target)
         out.mkdir(parents=True, exist_ok=True)
         file = out / f"{generated.module_name}.py"
@@ -117,6 +128,7 @@ def verify(
     recipe: RecipeName,
     target: Annotated[list[str], typer.Option(help="cpu, tle-emulated, gluon (on a Hopper GPU), tle (and FlagTree).  Repeatable.")] = ["cpu", "tle-emulated"],
     settings: Settings = [],
+    tuned: TunedFor = "",
     all_points: AllPoints = False,
     seed: Seed = 0,
 ) -> None:
@@ -129,7 +141,7 @@ def verify(
         if where not in TARGETS:
             raise unknown_target(where)
     wrong = False
-    for name, kernel in _kernels(read_recipe(recipe, settings), all_points):
+    for name, kernel in _kernels(read_recipe(recipe, settings, tuned), all_points):
         for where in target:
             result = verify_kernel(kernel, where, seed=seed)
             allowed, reason = tolerance(kernel)
@@ -150,6 +162,7 @@ def verify(
 def compile_command(
     recipe: RecipeName,
     settings: Settings = [],
+    tuned: TunedFor = "",
     all_points: AllPoints = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print all facts as JSON.")] = False,
 ) -> None:
@@ -157,7 +170,7 @@ def compile_command(
     from ..report.facts import facts_of, facts_table
     from .printing import show_table
 
-    found = [(name, entry, facts) for name, kernel in _kernels(read_recipe(recipe, settings), all_points) for entry, facts in facts_of(kernel).items()]
+    found = [(name, entry, facts) for name, kernel in _kernels(read_recipe(recipe, settings, tuned), all_points) for entry, facts in facts_of(kernel).items()]
     if as_json:
         print(json.dumps([{"kernel": name, "entry": entry, **facts.to_dict()} for name, entry, facts in found], indent=1))
     else:
@@ -169,6 +182,7 @@ def export_command(
     recipe: RecipeName,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the export; made if it is not there, replaced if it is one.")],
     settings: Settings = [],
+    tuned: TunedFor = "",
     axes: Annotated[
         list[str], typer.Option("--axis", metavar="KEY=[VALUES]", help="Values to compile for, e.g. problem.group=[8, 4], in place of the recipe's axis.  Repeatable."),
     ] = [],
@@ -181,13 +195,14 @@ def export_command(
 
     chosen = dict(read_axis(a) for a in axes)
     with shown(console(error=True)) as tell:
-        print(export(read_recipe(recipe, settings), out, axes=chosen, jobs=jobs, tell=tell))
+        print(export(read_recipe(recipe, settings, tuned), out, axes=chosen, jobs=jobs, tell=tell))
 
 
 @app.command()
 def bench(
     recipe: RecipeName,
     settings: Settings = [],
+    tuned: TunedFor = "",
     all_points: AllPoints = False,
     workload: Annotated[list[str], typer.Option(metavar="NAME", help="Workloads of the benchmarks; all of the phase if not given.  Repeatable.")] = [],
 ) -> None:
@@ -197,10 +212,51 @@ def bench(
     from ..report.floor import benchmark_workloads
     from .printing import show_table
 
-    kernels = _kernels(read_recipe(recipe, settings), all_points)
+    kernels = _kernels(read_recipe(recipe, settings, tuned), all_points)
     workloads = [Workload.named(name) for name in workload] or benchmark_workloads(kernels[0][1].mainloop.PHASE)
     require_gpu("bench")
     show_table(bench_table(kernels, workloads))
+
+
+@app.command()
+def tune(
+    recipe: RecipeName,
+    settings: Settings = [],
+    all_points: AllPoints = False,
+    workload: Annotated[list[str], typer.Option(metavar="NAME", help="Workloads to be fast on; all of the phase if not given.  Repeatable.")] = [],
+    only: Annotated[list[str], typer.Option(metavar="KEY", help="Tunable option to vary; all if not given.  Repeatable.")] = [],
+    jobs: Annotated[int, typer.Option(min=1, help="Processes that compile.")] = 8,
+) -> None:
+    """Time the combinations of a recipe's tunable options on the GPU and keep the fastest in recipes/tuned/, for --tuned."""
+    from ..build import versions
+    from ..recipe.tuned import this_gpu, write_tuned
+    from ..report import Workload
+    from ..report.bench import require_gpu, time_kernel
+    from ..report.floor import benchmark_workloads
+    from ..report.timing import Timer
+    from ..report.tune import compile_in_processes
+    from ..report.tune import tune as tune_kernel
+    from ..verify import verify_kernel
+    from .printing import console, show_table
+    from .progress import shown
+
+    read = read_recipe(recipe, settings)
+    points = list(read.points()) if all_points else [next(read.points())]
+    workloads = [Workload.named(name) for name in workload] or benchmark_workloads(read.kernel().mainloop.PHASE)
+    require_gpu("tune")
+    timer = Timer()
+    for point in points:
+        with shown(console(error=True)) as tell:
+            tuning = tune_kernel(
+                read, point, workloads, measure=lambda kernel, w: time_kernel(kernel, w, timer), only=only, jobs=jobs, compile_ahead=compile_in_processes, tell=tell
+            )
+        show_table(tuning.table())
+        # an option that is declared tunable changes no result: checked before it is recommended
+        checked = verify_kernel(read.set(tuning.changed).kernel(point), "gluon")
+        if not checked.ok:
+            print(checked.failure)
+            raise typer.Exit(WRONG)
+        print(write_tuned(read, [tuning.result(str(this_gpu()), versions())]))
 
 
 @app.command()

@@ -41,8 +41,8 @@ def read_axis(text: str) -> tuple[str, list[Any]]:
     return key, values
 
 
-def read_recipe(name: str, settings: list[str]) -> Recipe:
-    """The recipe that `name` (of the library, or a .toml file) and `--set` options mean."""
+def read_recipe(name: str, settings: list[str], tuned: str = "") -> Recipe:
+    """The recipe that `name` (of the library, a .toml file or an export), `--set` options and `--tuned` mean."""
     from ..recipe import load
 
-    return load(name).set(dict(read_setting(s) for s in settings))
+    return load(name, tuned=tuned == "this" or tuned).set(dict(read_setting(s) for s in settings))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ..errors import SpecError, written
 from ..recipe import load
-from ..report.compare import recipe_options
 from ..report.explain import problem_keys
+from ..spec.flat import recipe_options
 
 _NAME = re.compile(r"[A-Za-z_]\w*(?:[/-][A-Za-z_0-9]\w*)*")
 

@@ -20,11 +20,12 @@ from tle_attn.emu.named import NamedBarrier, NamedBarriers
 from tle_attn.emu.shared import Buffer
 from tle_attn.emu.source import MARK, at, where
 from tle_attn.emu.tiles import Tile
+from tle_attn.emu.trace import Trace
 from tle_attn.emu.wgmma import PendingTile
 
 __all__ = [
     "BF16", "F16", "F32", "FP8", "I1", "I32", "I64", "U8", "DType",
     "BarrierMisuse", "Deadlock", "EmulationError", "MissingProxyFence", "OutOfBounds", "Race", "Unwritten", "UseBeforeWait",
     "Barrier", "Barriers", "Buffer", "Int32", "Int64", "NamedBarrier", "NamedBarriers", "PendingTile", "Pointer", "PointerTile", "Tile",
-    "MARK", "Stats", "TensorDescriptor", "at", "launch", "ops", "where", "workspace",
+    "MARK", "Stats", "TensorDescriptor", "Trace", "at", "launch", "ops", "where", "workspace",
 ]  # fmt: skip

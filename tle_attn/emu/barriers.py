@@ -124,6 +124,8 @@ def barrier_arrive(barrier: Barrier) -> None:
     role = machine.current
     if one_barrier(barrier, "barrier_arrive", place).expect_bytes:
         raise BarrierMisuse(f"direct arrive on the transaction barrier {barrier} at {at(place)}")
+    if machine.trace:
+        machine.trace.arrive(role, barrier)
     barrier.arrive(machine, role.name, role.release(), place)
     machine.step()
 
@@ -160,3 +162,5 @@ def wait_for_use(machine: Machine, barrier: Barrier, use: int, place: Place) -> 
         machine.block(lambda: [f"waits for use {use} of {barrier} ({'READY' if barrier.ready else 'PENDING'})", barrier.state()], place)
     if needed > 0:
         join(role.clock, barrier.completed_clocks[needed - 1])
+        if machine.trace:
+            machine.trace.wait(role, barrier, needed, place)

@@ -14,6 +14,7 @@ from tle_attn.emu.memory import Pointer, Storages
 from tle_attn.emu.roles import PREVIOUS_KERNEL
 from tle_attn.emu.source import set_text, text_of
 from tle_attn.emu.tiles import float_scalar
+from tle_attn.emu.trace import Trace
 
 MAX_CLUSTER = 16
 
@@ -100,6 +101,7 @@ def launch(
     workspace: Sequence[str] = (),
     dependent: Sequence[str] = (),
     backend: str | None = None,
+    trace: Trace | None = None,
 ) -> Stats:
     """Run entry function `fn` of a generated cpu module over `grid`.
 
@@ -118,6 +120,7 @@ def launch(
         workspace: names of arguments whose old content must not be read.
         dependent: names of arguments that a previous kernel writes, which `grid_wait` must come before.
         backend: `greenlet`, `thread`, or None for the faster one.
+        trace: records when each role works and waits; None records nothing.
 
     Raises:
         EmulationError: a subclass says which rule the kernel breaks, and where.
@@ -129,7 +132,7 @@ def launch(
     if threads not in (32, 64, 128, 256, 512):
         raise EmulationError(f"{threads} threads: 32, 64, 128, 256 or 512")
     shape = (*grid, 1, 1)[:3]
-    machine = Machine(seed, preempt, arithmetic, backend)
+    machine = Machine(seed, preempt, arithmetic, backend, trace)
     machine.grid = (shape[0] * cluster, shape[1], shape[2])
     machine.cluster_size, machine.total = cluster, prod(machine.grid)
     machine.residency = machine.total if resident is None else resident

@@ -14,6 +14,7 @@ from tle_attn.emu.coroutines import backend
 from tle_attn.emu.dtypes import DType
 from tle_attn.emu.errors import Deadlock, EmulationError, UseBeforeWait
 from tle_attn.emu.source import Place, at
+from tle_attn.emu.trace import Trace
 
 SPIN_LIMIT = 100_000  # scalar loads in a row without any other effect: a poll that does not use load_acquire
 IDLE_LOOKS = 256  # after so many looks at words that nobody can change any more, a polling role is stuck
@@ -80,8 +81,9 @@ class Cluster:
 class Machine:
     """One launch in progress."""
 
-    def __init__(self, seed: int, preempt: float, arithmetic: bool, backend_name: str | None = None):
+    def __init__(self, seed: int, preempt: float, arithmetic: bool, backend_name: str | None = None, trace: Trace | None = None):
         self.random = random.Random(seed).random
+        self.trace = trace
         self.preempt, self.arithmetic = preempt, arithmetic
         self.coroutines = backend(backend_name)
         self.current: Role | None = None
@@ -110,6 +112,8 @@ class Machine:
     # ---------------------------------------------------------------- coroutines
     def spawn(self, cta: CTA, function: Callable, args: tuple, threads: int, clock: Clock) -> Role:
         role = Role(self, cta, function, args, threads, clock)
+        if self.trace:
+            self.trace.born(role, cta.main)
 
         def body() -> None:
             try:
@@ -137,6 +141,8 @@ class Machine:
             role.spins = 0
             role.polled.clear()
             role.idle_looks = 0
+        if self.trace:
+            self.trace.step(role)
         if self.random() < self.preempt:
             self.ready.append(role)
             self.pause()

@@ -34,6 +34,8 @@ class NamedBarrier:
         if any(other is role for other, _ in self.arrived):
             raise BarrierMisuse(f"{role.name} comes twice to one round of {self}: its threads would count for others\n  again at {at(place)}\n  {self.state()}")
         self.arrived.append((role, place))
+        if running().trace:
+            running().trace.come(role, self)
         join(self.clock, role.release())
         present = sum(other.threads for other, _ in self.arrived)
         if present > self.threads:
@@ -82,7 +84,7 @@ def named_wait(barrier: NamedBarrier) -> None:
     machine.step()
     role = machine.current
     if barrier.arrive(role, place):
-        _complete(barrier)
+        _complete(barrier, [role])
         join(role.clock, barrier.clock)
         barrier.start_round()
     else:
@@ -107,13 +109,16 @@ def named_arrive(barrier: NamedBarrier) -> None:
                 f"{machine.current.name} completes {barrier} alone, so that it orders nothing, at {at(place)}\n"
                 f"  count the arriving and the waiting threads; allocated at {at(barrier.place)}"
             )
-        _complete(barrier)
+        _complete(barrier, [])
         barrier.start_round()
     machine.step()
 
 
-def _complete(barrier: NamedBarrier) -> None:
-    """Everybody who waits goes on and knows what all who came knew."""
+def _complete(barrier: NamedBarrier, last: list[Role]) -> None:
+    """Everybody who waits (the last to come, if it does) goes on and knows what all who came knew."""
+    machine = running()
+    if machine.trace:
+        machine.trace.meet(barrier, [*barrier.waiters, *last])
     for waiter in barrier.waiters:
         join(waiter.clock, barrier.clock)
-    running().ready += barrier.waiters
+    machine.ready += barrier.waiters

@@ -187,6 +187,8 @@ def smem_store(buffer: Buffer, tile: Tile) -> None:
     role = running().current
     check_tile_fits(buffer, tile, "smem_store", place)
     store_cells(buffer, buffer.label, role.clock, role.now("store", place))
+    if running().trace:
+        running().trace.store(role, buffer)
     if running().computes(buffer.dtype):
         buffer.write_bits(encode(tile.values, buffer.dtype))
 
@@ -194,6 +196,8 @@ def smem_store(buffer: Buffer, tile: Tile) -> None:
 def _load(buffer: Buffer, place: Place) -> Tile:
     role = running().current
     check_read(buffer.cells(), buffer.label, role.clock, role.now("load", place), buffer.order)
+    if running().trace:
+        running().trace.read(role, buffer)
     return buffer.tile()
 
 

@@ -48,6 +48,8 @@ def copy(descriptor: TensorDescriptor, buffer: Buffer, shape: Sequence[int], off
     key = object()
     barrier.start_transfer(key, buffer.nbytes, place)
     barrier.arrive(machine, f"{role.name}'s copy", role.release(), place, barrier.expect_bytes)
+    if machine.trace:
+        machine.trace.copy(role, buffer, barrier)
     machine.counts["copies"] += 1
     machine.counts["copy_bytes"] += buffer.nbytes
     rows = buffer.shape[0]

@@ -103,6 +103,8 @@ def wgmma(a: "Tile | Buffer", b: Buffer, acc: "Tile | PendingTile | None" = None
 
     role.groups.append(Group(compute, place))
     machine.counts["wgmmas"] += 1
+    if machine.trace:
+        machine.trace.product(role, [x for x in (a, b) if isinstance(x, Buffer)], place)
     machine.step()
     return pending
 
@@ -124,6 +126,8 @@ def wgmma_wait(pendings: int, acc: "PendingTile | tuple") -> "Tile | PendingTile
     role = machine.current
     retired = len(role.groups) - pendings
     if retired > 0:
+        if machine.trace:
+            machine.trace.retire(role, retired, where())
         for group in role.groups[:retired]:
             group.compute()
         del role.groups[:retired]

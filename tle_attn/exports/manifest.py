@@ -13,7 +13,7 @@ from attrs import asdict, field, frozen
 from .. import __version__
 from ..codegen import generate
 from ..errors import ExportError
-from ..report.compare import ABSENT, flat_spec
+from ..spec.flat import ABSENT, flat_spec, spec_digest
 
 if TYPE_CHECKING:
     from ..recipe import Recipe
@@ -98,6 +98,7 @@ class Manifest:
 
     Attributes:
         recipe: name, summary, tables and axes of the recipe.
+        tuned: {digest of a spec as the recipe has it: the tuned options that it was exported with}.
         modules: what was compiled.
         made_with: versions of the compiler and its kin; loading does not depend on them.
         tle_attn: version whose plans fit these kernels.
@@ -105,6 +106,7 @@ class Manifest:
     """
 
     recipe: dict[str, Any]
+    tuned: dict[str, dict[str, Any]]
     modules: tuple[ExportedModule, ...]
     made_with: dict[str, str]
     licence: str
@@ -154,6 +156,10 @@ class Export:
             raise ExportError(f"{self.folder}: {kernel.name} means another text now than when it was exported (its blocks have changed): export it again")
         told = "; ".join(f"{k} = {wanted.get(k, ABSENT)}, the nearest it holds has {nearest.spec.get(k, ABSENT)}" for k in keys)
         raise ExportError(f"{self.folder}: no kernel was exported for {told}. Nothing is compiled in its place: export what is to be served (tle-attn export --axis, --set)")
+
+    def tuned_options(self, kernel: Kernel) -> dict[str, Any]:
+        """The tuned options that `kernel` was exported with."""
+        return self.manifest.tuned.get(spec_digest(kernel), {})
 
     def read(self, file: str, digest: str) -> bytes:
         """A file of the export, checked."""

@@ -16,8 +16,8 @@ from ..build import BuildError, CompiledKernel, Descriptor, versions
 from ..codegen import LICENCE, entries_of, generate
 from ..errors import ExportError
 from ..recipe import Recipe, load
-from ..report.compare import flat_spec
 from ..runtime.executors import compile_kernel
+from ..spec.flat import flat_spec, spec_digest
 from .manifest import MANIFEST, ExportedEntry, ExportedModule, Manifest, Parameter, read_export, sha256
 
 if TYPE_CHECKING:
@@ -53,14 +53,20 @@ def export(
     recipe = evolve(recipe, axes={**recipe.axes, **{key: tuple(values) for key, values in (axes or {}).items()}})
     folder = Path(out)
     earlier = _files_of_earlier(folder)
-    kernels = [recipe.kernel(point) for point in recipe.points()]
+    kernels, tuned = [], {}
+    for point in recipe.points():
+        plain = evolve(recipe, tuned=False).kernel(point)
+        options = recipe.tuned_options(plain)
+        if options:
+            tuned[spec_digest(plain)] = options
+        kernels.append(evolve(recipe, tuned=False).set(options).kernel(point) if options else plain)
     work = [(kernel, entry.name) for kernel in kernels for entry in entries_of(kernel)]
     _fill_cache(work, jobs, tell)
     folder.mkdir(parents=True, exist_ok=True)
     modules = tuple(_write_module(kernel, folder) for kernel in kernels)
     said = {"name": recipe.name, "summary": recipe.summary, "tables": recipe.tables, "axes": {key: list(values) for key, values in recipe.axes.items()}}
     made_with = {what: version for what, version in versions().items() if what not in ("gpu", "cuda")}
-    manifest = Manifest(recipe=said, modules=modules, made_with=made_with, licence=LICENCE)
+    manifest = Manifest(recipe=said, tuned=tuned, modules=modules, made_with=made_with, licence=LICENCE)
     for name in earlier - _files_of(manifest):
         (folder / name).unlink(missing_ok=True)
     # last and whole: a folder whose writing was interrupted is no export

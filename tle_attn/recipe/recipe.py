@@ -35,6 +35,7 @@ class Recipe:
         axes: variant axes, {dotted key: values}; the first value of each is the default point.
         settings: options set since it was read, {dotted key: value}.
         exported: the export that it was loaded from, or None.
+        tuned: use options that were tuned: True on this machine's GPU, or on the GPU of this name.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Recipe:
     axes: dict[str, tuple[Any, ...]] = field(factory=dict)
     settings: dict[str, Any] = field(factory=dict, eq=False)
     exported: Export | None = field(default=None, eq=False, repr=False)
+    tuned: bool | str = field(default=False, eq=False, repr=False)
 
     @property
     def origin(self) -> str | None:
@@ -75,7 +77,19 @@ class Recipe:
             spec, mainloop = structure_kernel(recipe.tables)
         except SpecError as error:
             raise error.located(file=origin)
-        return Kernel(name=self.name, problem=spec, mainloop=mainloop, summary=self.summary, file=origin, exported=self.exported)
+        kernel = Kernel(name=self.name, problem=spec, mainloop=mainloop, summary=self.summary, file=origin, exported=self.exported)
+        options = self.tuned_options(kernel)
+        return evolve(self, tuned=False).set(options).kernel(point, **problem) if options else kernel
+
+    def tuned_options(self, kernel: Kernel) -> dict[str, Any]:
+        """Tuned options for `kernel`, which this recipe made without them: those of the GPU that was asked for, or those that were exported."""
+        if self.exported is not None:
+            return self.exported.tuned_options(kernel)
+        if not self.tuned:
+            return {}
+        from .tuned import this_gpu, tuned_options
+
+        return tuned_options(self, kernel, self.tuned if isinstance(self.tuned, str) else this_gpu())
 
     def plan(self, **kwargs: Any) -> Any:
         """See `tle_attn.plan`."""
@@ -134,8 +148,13 @@ def find(name: str | Path) -> Path:
     return file
 
 
-def load(name: str | Path) -> Recipe:
+def load(name: str | Path, *, tuned: bool | str = False) -> Recipe:
     """Read a recipe and what it extends, or take it from a folder that `tle_attn.export` wrote.
+
+    Args:
+        name: of the library, a .toml file, or an export's folder.
+        tuned: use options that `tle-attn tune` has found, where it has: for this machine's GPU (True) or the GPU of this name ("NVIDIA H200").
+            What there is for another spec, version or GPU is named in a TunedWarning and not used.
 
     Raises:
         SpecError: the file, the key, the value, what is allowed and why.
@@ -144,8 +163,10 @@ def load(name: str | Path) -> Recipe:
     if Path(name).is_dir():
         from ..exports import read_export
 
+        if tuned:
+            raise SpecError(f"{name} is an export", key="tuned", value=tuned, reason="its options were fixed when it was exported: export with them")
         return read_export(name).recipe()
-    return _read(find(name), ())
+    return evolve(_read(find(name), ()), tuned=tuned)
 
 
 def _read(file: Path, seen: tuple[Path, ...]) -> Recipe:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from attrs import asdict, fields, frozen
+from attrs import frozen
 
 from ..errors import plain
+from ..spec.flat import ABSENT, flat_spec
 
 if TYPE_CHECKING:
     from ..recipe import Recipe
-    from ..spec import Block, Kernel
-
-#: where one of the two has no such key
-ABSENT = "-"
-
+    from ..spec import Kernel
 
 @frozen
 class Difference:
@@ -24,20 +21,6 @@ class Difference:
     key: str
     a: str
     b: str
-
-
-def flat_spec(kernel: Kernel) -> dict[str, str]:
-    """{dotted key: value} of everything that a recipe can say about this kernel, defaults included."""
-    flat = {f"problem.{k}": plain(v) for k, v in asdict(kernel.problem).items()}
-    for where, block in kernel.blocks:
-        flat[where] = block.NAME
-        flat |= {f"{where}.{k}": plain(v) for k, v in recipe_options(block).items()}
-    return flat
-
-
-def recipe_options(block: Block) -> dict[str, Any]:
-    """Options of a block that a recipe may set; those that exist to break a kernel in tests are left out."""
-    return {a.name: getattr(block, a.name) for a in fields(type(block)) if not {"slot", "testing"} & set(a.metadata)}
 
 
 def differences(a: Recipe, b: Recipe) -> list[Difference]:

@@ -10,9 +10,10 @@ from ..checks import explore
 from ..checks.resources import register_cap, register_table, shared_limit, shared_table
 from ..codegen import generate
 from ..errors import plain
+from ..spec.flat import recipe_options
 from ..spec.resources import REGISTERS_PER_SM
 from ..verify import oracle_options
-from .compare import differences, recipe_options
+from .compare import differences
 from .floor import AnyWorkload, require_phase, work_of, workload_for
 from .table import Table
 

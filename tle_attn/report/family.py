@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve, frozen
 
 from ..checks import ProtocolReport, explore
-from ..codegen.link import GENERATED
+from ..codegen import GENERATED
 from ..errors import SpecError, TleAttnError, plain
 from ..verify import EMULATED, Verification, oracle_options, tolerance, verify_kernel
 from .facts import facts_of, facts_table

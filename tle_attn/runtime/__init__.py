@@ -23,7 +23,7 @@ _MAKERS: dict[str, Callable[..., Plan]] = {"decode": plan_decode, "prefill": pla
 
 def plan(
     what: Recipe | Kernel | str, *, batch: int | None = None, query_heads: int | None = None, kv_heads: int | None = None, max_query_rows: int | None = None,
-    device: Any = None, target: str = "gluon", seed: int = 0, executor: Any = None, **problem: Any,
+    device: Any = None, target: str = "gluon", seed: int = 0, executor: Any = None, tuned: bool | str = False, **problem: Any,
 ) -> Any:
     """Fix everything before launches: compile the kernels, size and allocate the workspace.
 
@@ -36,6 +36,7 @@ def plan(
         target: "gluon" (stock Triton), "tle" (FlagTree), "cpu" (emulation), "tle-emulated".  Nothing falls back.
         seed: schedule of the emulation.
         executor: that of another plan of this kernel and device, to share what it compiled; made if not given.
+        tuned: for a recipe's name, as of `tle_attn.load`.
         problem: keys of the recipe's [problem]: query_tokens, page, head_dim.
 
     Returns:
@@ -50,7 +51,9 @@ def plan(
     from ..spec import Kernel
 
     if isinstance(what, str):
-        what = load(what)
+        what = load(what, tuned=tuned)
+    elif tuned:
+        raise InputError("tuned: give it to tle_attn.load, or a recipe's name to plan")
     if isinstance(what, Kernel):
         if problem:
             raise InputError(f"{', '.join(problem)}: a Kernel's problem is fixed; give a recipe to choose it")

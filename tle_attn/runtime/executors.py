@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..checks.resources import register_cap
+from ..checks.resources import launch_options
 from ..codegen import Generated, entries_of, generate
 from ..codegen.source import microkernel_file
 from ..errors import InputError, TargetUnavailable
@@ -68,8 +68,7 @@ def compile_kernel(kernel: Kernel, entry: str) -> Any:
     from ..build import compile_module
 
     generated = generate(kernel, "gluon")
-    cap = register_cap(kernel.resources) if entry in kernel.mainloop.ENTRIES else None
-    return compile_module(generated.text, entry, build_signature(generated.entry(entry).arguments), num_warps=4, maxnreg=cap)
+    return compile_module(generated.text, entry, build_signature(generated.entry(entry).arguments), **launch_options(kernel, entry))
 
 
 def ctas_per_multiprocessor(num_warps: int, shared_bytes: int, registers: int) -> int:
@@ -155,6 +154,8 @@ class EmulatedExecutor:
     SMS = 6
     #: False explores barriers, copies and order without computing tiles
     arithmetic = True
+    #: records the next launches (`tle_attn.emu.Trace`)
+    trace: Any = None
 
     def __init__(self, kernel: Kernel, tle: bool, seed: int = 0):
         generated = generate(kernel, "tle" if tle else "cpu")
@@ -188,7 +189,8 @@ class EmulatedExecutor:
         args = {a.name: (a.type if isinstance(a.type, str) else "descriptor", v) for a, v in zip(arguments, values)}
         workspace = {a.name for a in arguments if a.name.startswith("partial_")}
         resident = self.resident_ctas(entry) if "tasks" in args and entry != "plan_tasks" else None
-        return emu.launch(getattr(self.module, entry), grid, args, seed=self.seed, resident=resident, workspace=workspace, arithmetic=self.arithmetic)
+        options = {"resident": resident, "workspace": workspace, "arithmetic": self.arithmetic, "trace": self.trace}
+        return emu.launch(getattr(self.module, entry), grid, args, seed=self.seed, **options)
 
 
 class TleExecutor(GpuExecutor):
@@ -200,8 +202,7 @@ class TleExecutor(GpuExecutor):
         require_flagtree()
         self.module = import_generated(module_file(generate(kernel, "tle")))
         self.ctas_per_sm = kernel.resources.ctas_per_sm
-        self.cap = register_cap(kernel.resources)
-        self.attention = kernel.mainloop.ENTRIES
+        self.kernel = kernel
         self.device = device
 
     def resident_ctas(self, entry: str) -> int:
@@ -213,8 +214,7 @@ class TleExecutor(GpuExecutor):
         return TensorDescriptor(tensor, shape, strides, list(box.block_shape))
 
     def launch(self, entry: str, grid: tuple[int, ...], arguments: tuple[Argument, ...], values: list[Any]) -> None:
-        options = {"maxnreg": self.cap} if entry in self.attention else {}
-        getattr(self.module, entry)[grid](*values, num_warps=4, **options)
+        getattr(self.module, entry)[grid](*values, **launch_options(self.kernel, entry))
 
 
 def unknown_target(target: str) -> InputError:

@@ -29,6 +29,8 @@ class Block:
         HOOKS: {chain: device function}: chains that this block's functions join, in recipe order.
         ENTRIES: device functions of this block that are kernels.
         RAW: {symbol of a TLE-Raw device function: the function of the cpu microkernel that defines it}.
+
+    A field with ``metadata={"tune": (values)}`` changes how fast a kernel is and not what it computes; ``tle-attn tune`` tries these values.
     """
 
     KIND: ClassVar[str] = ""

@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import Attribute, field, frozen
 
-from ..errors import SpecError
+from ..errors import SpecError, written
 from .types import DType
 
 PAGES = (16, 32, 64, 128)
@@ -19,7 +19,7 @@ def one_of(allowed: tuple, reason: str) -> Any:
 
     def check(instance: Any, attribute: Attribute, value: Any) -> None:
         if not any(type(value) is type(a) and value == a for a in allowed):  # 64.0 and True are no integers
-            raise SpecError(f"{attribute.name} cannot be {value!r}", key=attribute.name, value=value, allowed=allowed, reason=reason)
+            raise SpecError(f"{attribute.name} cannot be {written(value)}", key=attribute.name, value=value, allowed=allowed, reason=reason)
 
     return check
 
@@ -30,7 +30,7 @@ def at_least(low: int, reason: str, high: int | None = None) -> Any:
     def check(instance: Any, attribute: Attribute, value: Any) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
             allowed = f"an integer from {low}" + (f" to {high}" if high is not None else " up")
-            raise SpecError(f"{attribute.name} cannot be {value!r}", key=attribute.name, value=value, allowed=allowed, reason=reason)
+            raise SpecError(f"{attribute.name} cannot be {written(value)}", key=attribute.name, value=value, allowed=allowed, reason=reason)
 
     return check
 
@@ -42,7 +42,7 @@ def positive_finite(reason: str, high: float | None = None) -> Any:
     def check(instance: Any, attribute: Attribute, value: Any) -> None:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 < value <= top:
             allowed = "a finite number above 0" + ("" if high is None else f", {high:g} at most")
-            raise SpecError(f"{attribute.name} cannot be {value!r}", key=attribute.name, value=value, allowed=allowed, reason=reason)
+            raise SpecError(f"{attribute.name} cannot be {written(value)}", key=attribute.name, value=value, allowed=allowed, reason=reason)
 
     return check
 

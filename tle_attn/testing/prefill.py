@@ -35,7 +35,7 @@ class PrefillProblem(PagedProblem):
         return int(self.cu_seqlens_q[-1])
 
     @property
-    def geometry(self) -> dict[str, int]:
+    def geometry(self) -> dict[str, Any]:
         return {**super().geometry, "max_query_rows": len(self.q)}
 
     @property

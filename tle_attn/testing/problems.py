@@ -30,7 +30,7 @@ class PagedProblem:
         return self.q.dtype == torch.float8_e4m3fn
 
     @property
-    def geometry(self) -> dict[str, int]:
+    def geometry(self) -> dict[str, Any]:
         """What a plan for this problem is told, as keyword arguments."""
         return {"batch": len(self.kv_lens), "query_heads": self.q.shape[1], "kv_heads": self.k_cache.shape[2]}
 
