@@ -10,11 +10,11 @@ from attrs import evolve
 
 import tle_attn
 from tle_attn.runtime import Plan
-from tle_attn.runtime.decode import plan_decode
 from tle_attn.runtime.executors import EmulatedExecutor
 from tle_attn.spec import Kernel
-from tle_attn.testing import DecodeProblem, compare, compare_lse
+from tle_attn.testing import DecodeProblem, PrefillProblem, compare, compare_lse
 from tle_attn.verify import LSE_TOLERANCE, oracle_options, tolerance
+from tle_attn.verify import prefill_problem_for as prefill_problem_for
 from tle_attn.verify import problem_for as problem_for
 
 DYNAMIC, STATIC = "hy3/decode_bf16", "hy3/decode_bf16_static"
@@ -27,6 +27,14 @@ UNSPLIT = {"schedule.block": "static_split", "schedule.splits": 1, "reduce.poll_
 #: a sequence that is cut into parts of at least one tile
 PARTS = {"schedule.block": "static_split", "schedule.splits": 4, "schedule.min_tokens": 64, "reduce.poll_above": 0}
 
+BLOCK_MASK = {"tiles.block": "block_mask"}
+#: (recipe, options) of every prefill kernel: dense, and with a block mask where K and V are in pages
+PREFILL = [(name, {}) for name in tle_attn.list_recipes() if name.startswith("hy3/prefill")]
+PAGED_PREFILL = [(name, options) for name, options in PREFILL if "block_ids" in tle_attn.load(name).kernel().arguments]
+MASKED_PREFILL = [(name, {**options, **BLOCK_MASK}) for name, options in PAGED_PREFILL]
+FP8_PREFILL = [(name, options) for name, options in PAGED_PREFILL if tle_attn.load(name).kernel().problem.dtype.value == "fp8"]
+
+Problem = DecodeProblem | PrefillProblem
 Result = tuple[torch.Tensor, torch.Tensor | None]
 
 
@@ -41,27 +49,26 @@ def executor_for(kernel: Kernel, target: str) -> EmulatedExecutor:
     return EmulatedExecutor(kernel, tle=target == "tle-emulated")
 
 
-def plan_for(kernel: Kernel, problem: DecodeProblem, target: str = "cpu", seed: int = 0) -> Plan:
+def plan_for(kernel: Kernel, problem: Problem, target: str = "cpu", seed: int = 0) -> Plan:
     executor = executor_for(kernel, target)
     executor.seed = seed
-    geometry = {"batch": len(problem.kv_lens), "query_heads": problem.q.shape[1], "kv_heads": problem.k_cache.shape[2]}
-    return plan_decode(kernel, **geometry, device="cpu", target=target, executor=executor)
+    return tle_attn.plan(kernel, **problem.geometry, target=target, executor=executor)
 
 
-def launch(plan: Plan, problem: DecodeProblem, **options: Any) -> Result:
+def launch(plan: Plan, problem: Problem, **options: Any) -> Result:
     """(out, lse) of a run into outputs full of NaN."""
     out = options.pop("out", None)
     out = problem.new_output() if out is None else out
     if plan.kernel.mainloop.epilogue.lse != "none":
         options.setdefault("lse", torch.full(out.shape[:2], torch.nan))
-    return plan.run(problem.q, problem.k_cache, problem.v_cache, problem.block_ids, problem.kv_lens, out=out, **problem.scales, **options)
+    return plan.run(**problem.inputs, out=out, **options)
 
 
-def run(kernel: Kernel, problem: DecodeProblem, target: str = "cpu", seed: int = 0, **options: Any) -> Result:
+def run(kernel: Kernel, problem: Problem, target: str = "cpu", seed: int = 0, **options: Any) -> Result:
     return launch(plan_for(kernel, problem, target, seed), problem, **options)
 
 
-def check(kernel: Kernel, problem: DecodeProblem, result: Result) -> None:
+def check(kernel: Kernel, problem: Problem, result: Result) -> None:
     """AssertionError unless (out, lse) is the oracle's."""
     out, lse = result
     base = plan_base(kernel)
@@ -80,7 +87,7 @@ def bits(tensor: torch.Tensor) -> bytes:
     return tensor.contiguous().view(torch.uint8).numpy().tobytes()
 
 
-def unit_scales(problem: DecodeProblem) -> DecodeProblem:
+def unit_scales(problem: Any) -> Any:
     """The same problem with every scale 1."""
     if not problem.is_fp8:
         return problem
@@ -91,7 +98,7 @@ def unit_scales(problem: DecodeProblem) -> DecodeProblem:
     return evolve(problem, q_scale=torch.ones_like(problem.q_scale), v_scale=torch.ones_like(problem.v_scale))
 
 
-def dominant_key(problem: DecodeProblem, seed: int) -> DecodeProblem:
+def dominant_key(problem: Problem, seed: int) -> DecodeProblem:
     """V = 1, and one key in the first tile with logit 7 + h for query head h among others of standard deviation 1, with softmax_scale 1.
 
     `problem`: one sequence, 8 query heads over one, one query token, not poisoned.

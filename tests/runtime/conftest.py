@@ -20,6 +20,9 @@ class RecordingExecutor:
     def resident_ctas(self, entry: str) -> int:
         return self.ctas
 
+    def multiprocessors(self) -> int:
+        return self.ctas
+
     def l2_bytes(self) -> int:
         return 1 << 20
 
