@@ -8,7 +8,7 @@ import sys
 
 from benchmarks.compiling import compile_all, in_parallel
 from tests.compat import hpc_cases
-from tests.gpu import ops
+from tests.gpu import ops, prefill_kernels
 from tests.gpu.kernels import ALL, cascade_kernels
 from tle_attn.errors import TleAttnError
 
@@ -22,12 +22,12 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     jobs = parser.parse_args().jobs
     kernels, results = {}, {}
-    for config in ALL:
+    for config in (*ALL, *prefill_kernels.ALL):
         try:
             kernels[config.label] = config.kernel()
         except TleAttnError as error:
             results[config.label] = error
-    kernels |= hpc_cases.grid_kernels()
+    kernels |= hpc_cases.grid_kernels() | prefill_kernels.grid_kernels()
     kernels |= cascade_kernels()
     results |= compile_all(kernels, jobs)
     results |= zip(ops.BY_NAME, in_parallel(compile_op, list(ops.BY_NAME), jobs), strict=True)

@@ -1,0 +1,117 @@
+"""The prefill kernels that the GPU tests run, and what those tests share."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from attrs import evolve, frozen
+
+import tle_attn
+from tests.compat.hpc_prefill_cases import grid
+from tests.gpu.helpers import LSE_ATOL, reference
+from tle_attn import verify
+from tle_attn.ops import prefill_plans
+from tle_attn.runtime import Plan
+from tle_attn.spec import Kernel
+from tle_attn.testing import PrefillProblem, compare, compare_lse
+from tle_attn.verify import tolerance
+
+#: (queries, keys): around query tiles, pages and key tiles; no query, no key, fewer keys than queries; long
+RAGGED = ((64, 64), (0, 70), (1, 1), (129, 129), (300, 40), (3, 0), (127, 5003), (65, 127), (128, 128), (2, 300), (513, 2050), (1, 4096))
+
+
+@frozen
+class Config:
+    """A recipe with options, for one geometry."""
+
+    recipe: str
+    options: tuple[tuple[str, Any], ...] = ()
+    group: int = 8
+    kv_heads: int = 1
+    page: int | None = None
+
+    def kernel(self) -> Kernel:
+        page = {} if self.page is None else {"page": self.page}
+        return tle_attn.load(self.recipe).set(dict(self.options)).kernel(group=self.group, **page)
+
+    @property
+    def label(self) -> str:
+        return f"{self.recipe} page{self.page} {self.group * self.kv_heads}x{self.kv_heads}" + "".join(f" {key}={value}" for key, value in self.options)
+
+    def problem(self, pairs: Any = RAGGED, **options: Any) -> PrefillProblem:
+        """A random problem of the config's geometry and types on the GPU."""
+        return verify.prefill_problem_for(self.kernel(), pairs, self.kv_heads, device="cuda", **{"padding_rows": 5, **options})
+
+    def plan(self, problem: PrefillProblem) -> Plan:
+        return tle_attn.plan(self.kernel(), **problem.geometry, executor=executor_for(self.kernel()))
+
+
+@cache
+def executor_for(kernel: Kernel) -> Any:
+    """A kernel's code, loaded once."""
+    from tle_attn.runtime.executors import make_executor
+
+    return make_executor(kernel, "gluon", torch.device("cuda", torch.cuda.current_device()))
+
+
+def config(recipe: str, group: int = 8, kv_heads: int = 1, page: int | None = None, **options: Any) -> Config:
+    """Options with __ for the dot: ring__stages=2."""
+    return Config(recipe, tuple((key.replace("__", "."), value) for key, value in options.items()), group, kv_heads, page)
+
+
+def run(plan: Plan, problem: PrefillProblem, out: torch.Tensor | None = None, **options: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """(out, lse) of a launch into poisoned outputs."""
+    out = problem.new_output() if out is None else out
+    lse = torch.full(out.shape[:2], torch.nan, device=out.device) if plan.kernel.mainloop.epilogue.lse != "none" else None
+    return plan.run(**problem.inputs, out=out, lse=lse, **options)
+
+
+def compare_out(plan: Plan, problem: PrefillProblem, out: torch.Tensor, **options: Any) -> None:
+    compare(out, reference(plan, problem, **options)[0], rms=tolerance(plan.kernel)[0], name_row=problem.name_row)
+
+
+def check(config: Config, problem: PrefillProblem) -> Plan:
+    """Run and compare with the oracle; the plan, for more."""
+    plan = config.plan(problem)
+    out, lse = run(plan, problem)
+    compare_out(plan, problem, out)
+    if lse is not None:
+        compare_lse(lse, reference(plan, problem)[1], atol=LSE_ATOL[plan.kernel.problem.dtype], name_row=problem.name_row)
+    assert not any(plan.workspace[name].any() for name in plan.ZEROED), "the launch left its queue changed: the next one would be wrong"
+    return plan
+
+
+def alone(problem: PrefillProblem, b: int) -> PrefillProblem:
+    """Sequence b by itself, over the same cache."""
+    start, end = problem.cu_seqlens_q[b : b + 2].tolist()
+    one = {name: getattr(problem, name)[b : b + 1] for name in ("block_ids", "kv_lens", "q_scale", "block_mask") if getattr(problem, name) is not None}
+    return evolve(problem, q=problem.q[start:end], cu_seqlens_q=torch.tensor([0, end - start], dtype=torch.int32, device=problem.q.device), **one)
+
+
+RECIPES = tuple(name for name in tle_attn.list_recipes() if name.startswith("hy3/prefill"))
+PAGED = tuple(name for name in RECIPES if "block_ids" in tle_attn.load(name).kernel().arguments)
+FP8 = tuple(name for name in PAGED if tle_attn.load(name).kernel().problem.dtype.value == "fp8")
+BF16 = next(name for name in PAGED if name not in FP8)
+MASK = {"tiles__block": "block_mask"}
+
+POINTS = tuple(config(name, 8, 2, page) for name in PAGED for page in (16, 32, 64, 128))
+CONTIGUOUS = tuple(config(name, 8, 2) for name in RECIPES if name not in PAGED)
+MASKED = tuple(config(name, 4, 2, **MASK) for name in PAGED)
+GROUPS = tuple(config(name, group, 3) for name in (BF16, *FP8[:1]) for group in (1, 2, 3, 5, 7, 16))
+HEAD_DIM_64 = (config(BF16, problem__head_dim=64),)
+LSE = tuple(config(name, 8, 1, epilogue__lse=base, **options) for name, base, options in ((BF16, "e", {}), (FP8[0], "2", {}), (BF16, "e", MASK)))
+MAIN = tuple(config(name) for name in RECIPES) + tuple(config(name, **MASK) for name in PAGED)
+
+ALL = tuple(dict.fromkeys((*POINTS, *CONTIGUOUS, *MASKED, *GROUPS, *HEAD_DIM_64, *LSE, *MAIN)))
+
+
+def grid_kernels() -> dict[str, Kernel]:
+    """Kernels of hpc-ops' grids by a name, so that they can be compiled ahead."""
+    kernels = {}
+    for case in grid():
+        kind = "contiguous" if case.operator == "contiguous" else {None: "none", 1: "tensor", 0: "token_head"}[case.quant]
+        kernel = prefill_plans.kernel_for(kind, None if kind == "contiguous" else 64, case.heads[0] // case.heads[1], case.skip is not None)
+        kernels[f"{kernel.name} of hpc-ops' grids, group {kernel.problem.group}{' masked' if case.skip is not None else ''}"] = kernel
+    return kernels
