@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Everything that needs a Hopper GPU, in at most 10 minutes: compile, tests/gpu, the dialect's operations, the decode benchmark.
-# Results go to $OUT (default build/h200). Parts can be named: run_h200.sh tests ops decode trial. Exit status: 0 if every part passed.
-# $DECODE: other arguments of benchmarks.decode. $TRIAL: folder of hand-written kernels for the part trial (benchmarks/trial.py).
+# Everything that needs a Hopper GPU, in at most 10 minutes: compile, tests/gpu, the dialect's operations, the decode benchmark; named on demand, the prefill benchmark.
+# Results go to $OUT (default build/h200). Parts can be named: run_h200.sh tests ops decode prefill trial. Exit status: 0 if every part passed.
+# $DECODE, $PREFILL: other arguments of benchmarks.decode and benchmarks.prefill. $TRIAL: folder of hand-written kernels for the part trial (benchmarks/trial.py).
 set -u
 cd "$(dirname "$0")/.."
 OUT=${OUT:-build/h200}
@@ -34,8 +34,12 @@ for name in "${@:-tests ops decode}"; do for one in $name; do case $one in
         # shellcheck disable=SC2086  # words of their own
         part decode 210 "$PYTHON" -m benchmarks.decode $DECODE --jobs "$JOBS" --out "$OUT/decode_h200.json"
         ;;
+    prefill)
+        # shellcheck disable=SC2086  # words of their own
+        part prefill 300 "$PYTHON" -m benchmarks.prefill ${PREFILL:-} --jobs "$JOBS" --out "$OUT/prefill_h200.json"
+        ;;
     trial) part trial 90 "$PYTHON" -m benchmarks.trial --trial "${TRIAL:?the folder of the hand-written kernels}" --out "$OUT/trial_h200.json" ;;
-    *) echo "no part is called $one: tests, ops, decode, trial" && exit 2 ;;
+    *) echo "no part is called $one: tests, ops, decode, prefill, trial" && exit 2 ;;
 esac; done; done
 
 echo "==== failed: ${failed[*]:-none}"
