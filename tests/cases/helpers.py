@@ -11,7 +11,7 @@ from attrs import evolve
 import tle_attn
 from tle_attn.runtime import Plan
 from tle_attn.runtime.executors import EmulatedExecutor
-from tle_attn.spec import Kernel
+from tle_attn.spec import DType, Kernel
 from tle_attn.testing import DecodeProblem, PrefillProblem, compare, compare_lse
 from tle_attn.verify import LSE_TOLERANCE, oracle_options, tolerance
 from tle_attn.verify import prefill_problem_for as prefill_problem_for
@@ -27,12 +27,12 @@ UNSPLIT = {"schedule.block": "static_split", "schedule.splits": 1, "reduce.poll_
 #: a sequence that is cut into parts of at least one tile
 PARTS = {"schedule.block": "static_split", "schedule.splits": 4, "schedule.min_tokens": 64, "reduce.poll_above": 0}
 
-BLOCK_MASK = {"tiles.block": "block_mask"}
-#: (recipe, options) of every prefill kernel: dense, and with a block mask where K and V are in pages
-PREFILL = [(name, {}) for name in tle_attn.list_recipes() if name.startswith("hy3/prefill")]
-PAGED_PREFILL = [(name, options) for name, options in PREFILL if "block_ids" in tle_attn.load(name).kernel().arguments]
-MASKED_PREFILL = [(name, {**options, **BLOCK_MASK}) for name, options in PAGED_PREFILL]
-FP8_PREFILL = [(name, options) for name, options in PAGED_PREFILL if tle_attn.load(name).kernel().problem.dtype.value == "fp8"]
+#: prefill recipes by what their kernels take
+_PREFILL = {name: tle_attn.load(name).kernel() for name in tle_attn.list_recipes() if name.startswith("hy3/prefill")}
+MASKED_PREFILL = [name for name, kernel in _PREFILL.items() if "block_mask" in kernel.arguments]
+PREFILL = [name for name in _PREFILL if name not in MASKED_PREFILL]
+PAGED_PREFILL = [name for name in PREFILL if "block_ids" in _PREFILL[name].arguments]
+FP8_PREFILL = [name for name in PAGED_PREFILL if _PREFILL[name].problem.dtype is DType.FP8]
 
 Problem = DecodeProblem | PrefillProblem
 Result = tuple[torch.Tensor, torch.Tensor | None]

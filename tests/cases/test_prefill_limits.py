@@ -13,16 +13,16 @@ PAIRS = ((1, 1), (129, 200), (5, 70), (130, 33))
 
 @pytest.mark.parametrize("group", [1, 2, 3, 4, 5, 6, 7, 8, 16, 64])
 def test_20_groups(group, seed):
-    kernel = kernel_of(*PAGED_PREFILL[0], group=group)
+    kernel = kernel_of(PAGED_PREFILL[0], group=group)
     problem = prefill_problem_for(kernel, ((3, 70), (1, 1)) if group > 8 else PAIRS, kv_heads=2 if group < 8 else 1, seed=seed)
     check(kernel, problem, run(kernel, problem))
 
 
 @pytest.mark.parametrize("layout", ["NHD", "HND"])
 @pytest.mark.parametrize("page", [16, 32, 64, 128])
-@pytest.mark.parametrize("recipe,options", PAGED_PREFILL)
-def test_21_pages(recipe, options, page, layout, seed):
-    kernel = kernel_of(recipe, options, group=1, page=page)
+@pytest.mark.parametrize("recipe", PAGED_PREFILL)
+def test_21_pages(recipe, page, layout, seed):
+    kernel = kernel_of(recipe, group=1, page=page)
     problem = prefill_problem_for(kernel, (*PAIRS, (2, page), (2, page + 1), (1, 3 * page - 1)), kv_heads=2, layout=layout, seed=seed)
     check(kernel, problem, run(kernel, problem))
 
@@ -30,15 +30,15 @@ def test_21_pages(recipe, options, page, layout, seed):
 @pytest.mark.parametrize("page", [1, 8, 2848])
 def test_21_pages_that_no_kernel_has(page):
     with pytest.raises(SpecError, match=rf"page cannot be {page}\n.*\n  allowed  16, 32, 64, 128\n  because"):
-        kernel_of(*PAGED_PREFILL[0], page=page)
+        kernel_of(PAGED_PREFILL[0], page=page)
 
 
 @pytest.mark.parametrize("head_dim", [64, 80, 96, 192, 256, 512])
-@pytest.mark.parametrize("recipe,options", PREFILL)
-def test_22_head_sizes(recipe, options, head_dim, seed):
+@pytest.mark.parametrize("recipe", PREFILL)
+def test_22_head_sizes(recipe, head_dim, seed):
     """Right, or an error of at most ten lines."""
     try:
-        kernel = kernel_of(recipe, {**options, "problem.head_dim": head_dim}, group=1)
+        kernel = kernel_of(recipe, {"problem.head_dim": head_dim}, group=1)
     except SpecError as error:
         assert head_dim != 64 or "fp8" in recipe
         assert len(str(error).splitlines()) <= 10
@@ -47,10 +47,10 @@ def test_22_head_sizes(recipe, options, head_dim, seed):
     check(kernel, problem, run(kernel, problem))
 
 
-@pytest.mark.parametrize("recipe,options", PREFILL + MASKED_PREFILL)
-def test_23_other_lengths_with_one_plan(recipe, options, seed):
+@pytest.mark.parametrize("recipe", PREFILL + MASKED_PREFILL)
+def test_23_other_lengths_with_one_plan(recipe, seed):
     """A plan is for so many rows and sequences; lengths change between runs, and some sequences end."""
-    kernel = kernel_of(recipe, options, group=1)
+    kernel = kernel_of(recipe, group=1)
     batches = [((64, 64),) * 4, ((1, 1), (200, 300), (0, 0), (55, 55)), ((256, 256), (0, 0), (0, 0), (0, 0)), ((3, 3), (3, 3), (125, 125), (125, 125))]
     problems = [prefill_problem_for(kernel, pairs, seed=seed + i) for i, pairs in enumerate(batches)]
     plan = plan_for(kernel, max(problems, key=lambda p: len(p.q)))
@@ -60,10 +60,10 @@ def test_23_other_lengths_with_one_plan(recipe, options, seed):
         check(kernel, problem, launch(plan, problem, scheduled=True))
 
 
-@pytest.mark.parametrize("recipe,options", PREFILL)
-def test_24_a_row_does_not_depend_on_its_batch(recipe, options, seed):
+@pytest.mark.parametrize("recipe", PREFILL)
+def test_24_a_row_does_not_depend_on_its_batch(recipe, seed):
     """A sequence alone, first, and last of others."""
-    kernel = kernel_of(recipe, options, group=1)
+    kernel = kernel_of(recipe, group=1)
     problem = prefill_problem_for(kernel, ((150, 150), (9, 9), (140, 140)), seed=seed)
     out, _ = run(kernel, problem)
     rows = slice(0, 150)
@@ -73,19 +73,19 @@ def test_24_a_row_does_not_depend_on_its_batch(recipe, options, seed):
     assert bits(single) == bits(out[rows])
 
 
-@pytest.mark.parametrize("recipe,options", PREFILL + MASKED_PREFILL)
-def test_24_runs_are_equal_in_every_schedule(recipe, options, seed):
-    kernel = kernel_of(recipe, options, group=1)
+@pytest.mark.parametrize("recipe", PREFILL + MASKED_PREFILL)
+def test_24_runs_are_equal_in_every_schedule(recipe, seed):
+    kernel = kernel_of(recipe, group=1)
     problem = prefill_problem_for(kernel, ((140, 270), (3, 3), (60, 130)), seed=seed)
     results = {bits(run(kernel, problem, seed=schedule)[0]) for schedule in range(8)}
     assert len(results) == 1
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3])
-@pytest.mark.parametrize("recipe,options", PREFILL)
-def test_25_tiles_around_the_number_of_stages(recipe, options, stages, seed):
+@pytest.mark.parametrize("recipe", PREFILL)
+def test_25_tiles_around_the_number_of_stages(recipe, stages, seed):
     try:
-        kernel = kernel_of(recipe, {**options, "ring.stages": stages}, group=1)
+        kernel = kernel_of(recipe, {"ring.stages": stages}, group=1)
     except SpecError as error:
         assert stages == 1 or "shared memory" in str(error)
         return
@@ -98,7 +98,7 @@ def test_25_tiles_around_the_number_of_stages(recipe, options, stages, seed):
 def test_30_options_that_would_change_nothing():
     """Decode's query tokens, and a count of rows for a decode kernel."""
     with pytest.raises(SpecError, match="query_tokens"):
-        kernel_of(*PAGED_PREFILL[0], query_tokens=2)
+        kernel_of(PAGED_PREFILL[0], query_tokens=2)
     with pytest.raises(tle_attn.errors.InputError, match="max_query_rows: hy3/decode_bf16 is no prefill kernel"):
         tle_attn.plan("hy3/decode_bf16", batch=1, query_heads=8, kv_heads=1, max_query_rows=5, target="cpu")
     with pytest.raises(tle_attn.errors.InputError, match="max_query_rows: None where an integer from 0 up is wanted"):

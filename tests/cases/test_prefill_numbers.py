@@ -12,18 +12,18 @@ from tle_attn.testing import relative_rms
 from tle_attn.verify import tolerance
 
 
-@pytest.mark.parametrize("recipe,options", PAGED_PREFILL)
-def test_13_one_dominant_key_among_diffuse_ones(recipe, options, seed):
+@pytest.mark.parametrize("recipe", PAGED_PREFILL)
+def test_13_one_dominant_key_among_diffuse_ones(recipe, seed):
     """V = 1 gives 1, wherever between 7 and 14 the dominant logit stands over 8192 others of standard deviation 1."""
-    kernel = kernel_of(recipe, options)
+    kernel = kernel_of(recipe)
     problem = dominant_key(prefill_problem_for(kernel, ((1, 8193),), seed=seed, poison=False), seed)
     out, _ = run(kernel, problem, softmax_scale=1.0)
     assert (out.float() - 1).abs().max() < 0.02
 
 
-@pytest.mark.parametrize("recipe,options", PREFILL)
-def test_14_lengths_around_tiles_and_spreads_of_scores(recipe, options, seed):
-    kernel = kernel_of(recipe, options, group=1)
+@pytest.mark.parametrize("recipe", PREFILL)
+def test_14_lengths_around_tiles_and_spreads_of_scores(recipe, seed):
+    kernel = kernel_of(recipe, group=1)
     errors = []
     for logit_std in (0.25, 0.5, 1.0, 2.0):
         problem = prefill_problem_for(kernel, [(n, n) for n in (127, 128, 129, 255, 256, 257)], seed=seed, logit_std=logit_std)
@@ -36,10 +36,10 @@ def test_14_lengths_around_tiles_and_spreads_of_scores(recipe, options, seed):
 
 
 @pytest.mark.parametrize("base,want", [("e", 5.545177), ("2", 8.0)])
-@pytest.mark.parametrize("recipe,options", PREFILL)
-def test_15_lse_of_equal_scores(recipe, options, base, want, seed):
+@pytest.mark.parametrize("recipe", PREFILL)
+def test_15_lse_of_equal_scores(recipe, base, want, seed):
     """q = 0: the last of a sequence's queries sees 256 keys: ln 256, log2 256."""
-    kernel = kernel_of(recipe, {**options, "epilogue.lse": base}, group=1)
+    kernel = kernel_of(recipe, {"epilogue.lse": base}, group=1)
     pairs = [(256, 256)] if recipe.endswith("contiguous") else [(3, 256), (1, 256)]
     problem = prefill_problem_for(kernel, pairs, seed=seed)
     _, lse = run(kernel, evolve(problem, q=torch.zeros_like(problem.q)))
@@ -47,10 +47,10 @@ def test_15_lse_of_equal_scores(recipe, options, base, want, seed):
 
 
 @pytest.mark.parametrize("pattern", ["token", "dim"])
-@pytest.mark.parametrize("recipe,options", PAGED_PREFILL)
-def test_17_every_byte_of_v_at_its_place(recipe, options, pattern):
+@pytest.mark.parametrize("recipe", PAGED_PREFILL)
+def test_17_every_byte_of_v_at_its_place(recipe, pattern):
     """The query of token t of 128 finds token t alone, so its output is that token's row of V, exactly: V's bytes are the token's or the dim's number."""
-    kernel = kernel_of(recipe, options, group=1)
+    kernel = kernel_of(recipe, group=1)
     problem = unit_scales(prefill_problem_for(kernel, ((128, 128),), poison=False))
     one_hot, dtype = torch.eye(128) * 64.0, problem.q.dtype
     number = torch.arange(128).clamp(max=126)[:, None].expand(128, 128) if pattern == "token" else torch.arange(128).clamp(max=126)[None, :].expand(128, 128)

@@ -9,6 +9,7 @@ import torch
 from attrs import evolve, frozen
 
 import tle_attn
+from tests.cases.helpers import FP8_PREFILL, MASKED_PREFILL, PAGED_PREFILL, PREFILL
 from tests.compat.hpc_prefill_cases import grid
 from tests.gpu.helpers import LSE_ATOL, reference
 from tle_attn import verify
@@ -90,19 +91,16 @@ def alone(problem: PrefillProblem, b: int) -> PrefillProblem:
     return evolve(problem, q=problem.q[start:end], cu_seqlens_q=torch.tensor([0, end - start], dtype=torch.int32, device=problem.q.device), **one)
 
 
-RECIPES = tuple(name for name in tle_attn.list_recipes() if name.startswith("hy3/prefill"))
-PAGED = tuple(name for name in RECIPES if "block_ids" in tle_attn.load(name).kernel().arguments)
-FP8 = tuple(name for name in PAGED if tle_attn.load(name).kernel().problem.dtype.value == "fp8")
+MASK, DENSE, PAGED, FP8 = map(tuple, (MASKED_PREFILL, PREFILL, PAGED_PREFILL, FP8_PREFILL))
 BF16 = next(name for name in PAGED if name not in FP8)
-MASK = {"tiles__block": "block_mask"}
 
 POINTS = tuple(config(name, 8, 2, page) for name in PAGED for page in (16, 32, 64, 128))
-CONTIGUOUS = tuple(config(name, 8, 2) for name in RECIPES if name not in PAGED)
-MASKED = tuple(config(name, 4, 2, **MASK) for name in PAGED)
+CONTIGUOUS = tuple(config(name, 8, 2) for name in DENSE if name not in PAGED)
+MASKED = tuple(config(name, 4, 2) for name in MASK)
 GROUPS = tuple(config(name, group, 3) for name in (BF16, *FP8[:1]) for group in (1, 2, 3, 5, 7, 16))
 HEAD_DIM_64 = (config(BF16, problem__head_dim=64),)
-LSE = tuple(config(name, 8, 1, epilogue__lse=base, **options) for name, base, options in ((BF16, "e", {}), (FP8[0], "2", {}), (BF16, "e", MASK)))
-MAIN = tuple(config(name) for name in RECIPES) + tuple(config(name, **MASK) for name in PAGED)
+LSE = tuple(config(name, epilogue__lse=base) for name, base in ((BF16, "e"), (FP8[0], "2"), (MASK[0], "e")))
+MAIN = tuple(config(name) for name in (*DENSE, *MASK))
 
 ALL = tuple(dict.fromkeys((*POINTS, *CONTIGUOUS, *MASKED, *GROUPS, *HEAD_DIM_64, *LSE, *MAIN)))
 
