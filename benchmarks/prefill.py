@@ -34,14 +34,20 @@ from benchmarks.workloads import PAGE
 from tle_attn.build import has_hopper, versions
 from tle_attn.cli.options import read_setting
 from tle_attn.report.timing import SPIN_CYCLES, Timer, capture
+from tle_attn.runtime.prefill import consumers_for
 from tle_attn.spec import Kernel
 from tle_attn.testing import PrefillProblem
 from tle_attn.verify import quant_type, tolerance
 
+#: what policies are asked for
+H200_MULTIPROCESSORS = 132
+
 
 def library_variants(shared: list[tuple[str, Any]]) -> list[Variant]:
-    """Every prefill recipe of the reference family."""
-    return [Variant(name.removeprefix("hy3/"), name, tuple(shared)) for name in tle_attn.list_recipes() if name.startswith("hy3/prefill")]
+    """Every prefill recipe of the reference family, with two consumers and with one."""
+    names = [name for name in tle_attn.list_recipes() if name.startswith("hy3/prefill")]
+    one = ("mainloop.consumers", 1)
+    return [Variant(name.removeprefix("hy3/"), name, tuple(shared)) for name in names] + [Variant(f"{name.removeprefix('hy3/')} x1", name, (*shared, one)) for name in names]
 
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -65,6 +71,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
         options.variants = [parse_variant(v, options.recipe or "", shared) for v in options.variant]
         if any(not v.recipe for v in options.variants):
             parser.error("--variant: name a recipe, by --recipe or by the key `recipe`")
+        options.policy = not options.variants and not options.recipe
         if not options.variants:
             options.variants = [Variant(options.recipe, options.recipe, tuple(shared))] if options.recipe else library_variants(shared)
     except ValueError as error:
@@ -72,8 +79,10 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def fits(kernel: Kernel, case: Case) -> bool:
-    """Whether the kernel is for tensors as the case has them."""
+def fits(kernel: Kernel, case: Case, policy: bool) -> bool:
+    """Whether the kernel is for tensors as the case has them, and with `policy` what the library's operators would take."""
+    if policy and kernel.mainloop.consumers != consumers_for(case.rows, len(case.pairs), case.heads[0], H200_MULTIPROCESSORS):
+        return False
     problem, arguments = kernel.problem, kernel.arguments
     features = (problem.dtype.value, quant_type(kernel), "block_mask" in arguments, "block_ids" in arguments)
     return features == (case.dtype, case.quant, case.masked, case.paged) and problem.group == case.heads[0] // case.heads[1]
@@ -96,7 +105,7 @@ class Bench:
 
     def run(self) -> None:
         for case in self.cases:
-            fitting = [key for key, kernel in self.kernels.items() if fits(kernel, case)]
+            fitting = [key for key, kernel in self.kernels.items() if fits(kernel, case, self.options.policy)]
             if not fitting:
                 continue
             with watch(f"{case.label}: problem", 60):
@@ -185,7 +194,7 @@ def compiled_variants(options: argparse.Namespace, cases: list[Case]) -> tuple[d
                 print(f"FAILED {variant.name} group {group}: {error}")
                 failures += 1
                 continue
-            if any(fits(kernel, case) for case in cases):
+            if any(fits(kernel, case, options.policy) for case in cases):
                 kernels[variant.name, group] = kernel
     facts = compile_all(kernels, options.jobs) if kernels else {}
     for key, result in facts.items():
@@ -205,7 +214,7 @@ def main(argv: list[str] | None = None) -> int:
     for (name, group), kernel_facts in facts.items():
         print(f"{name} group {group}: " + "; ".join(f"{e}: {', '.join(f'{k} {v}' for k, v in f.items())}" for e, f in kernel_facts.items()))
     if options.dry:
-        print("\n".join(f"{case.label}: {', '.join(name for (name, g), k in kernels.items() if fits(k, case)) or 'no variant'}" for case in cases))
+        print("\n".join(f"{case.label}: {', '.join(name for (name, g), k in kernels.items() if fits(k, case, options.policy)) or 'no variant'}" for case in cases))
         return 1 if failures else 0
     if not kernels:
         return 1

@@ -10,7 +10,7 @@ import math
 from attrs import field, frozen
 
 from tle_attn.components.epilogues.store import lse_field
-from tle_attn.dialect import as_int64, cols, fdiv, jit, like_rows, log2, rows, store, where
+from tle_attn.dialect import as_int64, cols, fdiv, jit, like_rows, log2, rows, store, where, wide_rows
 from tle_attn.spec import Argument, Block, Constant, Function, Port, Problem
 from tle_attn.spec.problem import one_of
 from tle_attn.spec.types import DType
@@ -57,22 +57,26 @@ class StoreRows(Block):
 
     def provides(self, problem: Problem) -> tuple[Function, ...]:
         o = Port("o", DType.F32, ("query", "dim"), (M, problem.head_dim))
-        return (Function("store_rows", (o,)), Function("store_row_lse"))
+        return (Function("store_rows", (o,)), Function("store_row_lse"), Function("inverse_of_rows"))
 
 
 @jit
-def store_rows(args, o, l, q_start, row0, q_len, head, q_head):
-    """Normalise and write 64 rows, the first of which is row `row0` of its sequence; l: row sums, in the order of the accumulator's rows."""
-    l = like_rows(l, o)
+def inverse_of_rows(l):
+    """1 / l, and what an empty row has in its place."""
     if EMPTY_NAN:
         inverse = fdiv(1.0, l)
     else:
         inverse = where(l > 0.0, fdiv(1.0, l), 0.0)
-    o = o * inverse[:, None]
-    o = output(args, o, head)
+    return inverse
+
+
+@jit
+def store_rows(args, o, factor, q_start, row0, q_len, q_head):
+    """Write 64 rows times their factors, the first of which is row `row0` of its sequence; factor: in the order of the accumulator's rows."""
+    o = wide_rows((o * like_rows(factor, o)[:, None]).to(OUT_DTYPE))
     row = row0 + rows(o)
     at = as_int64(q_start + row) * args.out_token_stride + q_head * args.out_head_stride
-    store(args.out + at[:, None] + cols(o)[None, :], o.to(OUT_DTYPE), mask=(row < q_len)[:, None] & (cols(o) >= 0)[None, :])
+    store(args.out + at[:, None] + cols(o)[None, :], o, mask=(row < q_len)[:, None] & (cols(o) >= 0)[None, :])
 
 
 @jit

@@ -62,11 +62,10 @@ from tle_attn.dialect import (
 )
 from tle_attn.errors import SpecError
 from tle_attn.spec import Block, Constant, Function, Mainloop, MBarriers, NamedBarriers, Port, Problem, Resources, Role, SharedBuffer, slot
-from tle_attn.spec.problem import at_least
+from tle_attn.spec.problem import at_least, one_of
 from tle_attn.spec.types import DType, Place
 
 M = 64
-CONSUMERS = 2
 TILE = 128
 WORDS = 32
 #: records of units: one at work, one prepared, and room for the producer to be a unit ahead of the slower consumer
@@ -78,6 +77,8 @@ class PrefillMainloop(Mainloop):
     """Warp-specialised prefill.
 
     Attributes:
+        consumers: warpgroups of 64 query rows each that share key tiles.  One of them makes units of 64 rows: for problems whose units of 128 rows would leave
+            half of the multiprocessors idle.
         exclusive_exp: the consumers take turns in the exponentials.  Worth 2 to 6 % for fp8 on an H200, nothing for bf16.  By default as the element type wants it.
         consumer_registers, producer_registers: registers per thread of the second consumer (the first gets what is left) and of the producer.
     """
@@ -86,8 +87,13 @@ class PrefillMainloop(Mainloop):
     NAME = "prefill"
     PHASE = "prefill"
     ENTRIES = ("prefill",)
-    CHAINS = {"score": ("args", "s", "key", "query", "head"), "mask": ("args", "s", "key", "query", "head"), "first_key": ("args", "first", "kv_len"), "output": ("args", "value", "head")}
+    CHAINS = {
+        "score": ("args", "s", "key", "query", "head"),
+        "mask": ("args", "s", "key", "query", "head", "kv_len"),
+        "first_key": ("args", "first", "kv_len"),
+    }
 
+    consumers: int = field(default=2, validator=one_of((1, 2), "consumer warpgroups of a CTA"))
     exclusive_exp: bool | None = field(default=None, validator=optional(instance_of(bool)))
     consumer_registers: int = field(default=240, validator=at_least(24, "registers per thread; setmaxnreg takes multiples of 8 from 24", 240))
     producer_registers: int = field(default=24, validator=at_least(24, "registers per thread; setmaxnreg takes multiples of 8 from 24", 240))
@@ -112,6 +118,8 @@ class PrefillMainloop(Mainloop):
                 "no mask ends a sequence's keys at its length", key="mask", value=[mask.NAME for mask in self.mask], allowed='a list with block = "causal" in it',
                 reason="keys are read in whole tiles, and what follows the last token in its tile is never written; a recipe's [[mask]] replaces its parent's list",
             )
+        if self.exclusive_exp and self.consumers == 1:
+            raise SpecError("one consumer has nobody to take turns with", key="exclusive_exp", value=True, allowed="left out, or consumers = 2", reason="turns are between two consumers")
         if self.positional and self.tiles.BLOCK_MASK:
             raise SpecError(
                 "a block mask goes with the causal mask alone", key="tiles.block", value=self.tiles.NAME, allowed="all",
@@ -127,19 +135,37 @@ class PrefillMainloop(Mainloop):
     def positional(self) -> bool:
         return self.mask_all or bool(self.score)
 
+    @property
+    def relative(self) -> bool:
+        """Nothing asks where keys and queries are, only how far apart: positions may count from the tile's first key, which makes keys constants."""
+        return not self.score and all(getattr(mask, "RELATIVE", False) for mask in self.mask)
+
+    @property
+    def causal(self) -> bool:
+        """No query sees a key behind its own position, so those tiles are not visited."""
+        return any(getattr(mask, "CAUSAL", False) for mask in self.mask)
+
+    @property
+    def unit_rows(self) -> int:
+        """Query rows of a unit."""
+        return M * self.consumers
+
     def turns(self, problem: Problem) -> bool:
-        return problem.dtype is DType.FP8 if self.exclusive_exp is None else self.exclusive_exp
+        return problem.dtype is DType.FP8 and self.consumers == 2 if self.exclusive_exp is None else self.exclusive_exp
 
     def constants(self, problem: Problem) -> dict[str, Constant]:
         return {
             "CONSUMER_REGISTERS": Constant(self.consumer_registers, "registers per thread of the second consumer"),
             "PRODUCER_REGISTERS": Constant(self.producer_registers, "registers per thread of the producer"),
             "PRODUCER_WARPS": Constant(self._producer_warps, "warps of the producer"),
-            "CONSUMERS": Constant(CONSUMERS, "consumer warpgroups, 64 query rows each"),
+            "CONSUMERS": Constant(self.consumers, "consumer warpgroups, 64 query rows each"),
+            "UNIT_ROWS": Constant(self.unit_rows, "query rows of a unit"),
             "RECORDS": Constant(RECORDS, "records of units"),
             "WORDS": Constant(WORDS, "int32 words of the record of a unit"),
             "TURNS": Constant(self.turns(problem), "the consumers take turns in the exponentials"),
             "SCORED": Constant(bool(self.score), "scores change between scaling and softmax"),
+            "RELATIVE": Constant(self.relative, "positions count from the first key of a tile"),
+            "CAUSAL": Constant(self.causal, "no query sees a key behind its own position"),
             "MASK_ALL": Constant(self.mask_all, "every tile needs the element masks"),
         }
 
@@ -157,9 +183,9 @@ class PrefillMainloop(Mainloop):
         k = Port("k_ring.slot", t, ("key", "dim"), (TILE, d), Place.SHARED, "swizzled", "dim")
         s = Port("s", DType.F32, ("query", "key"), (M, TILE), layout="mma")
         names = ["key_source", "load_query_tile", "take_queries", "add_weights", "row_sums", "survey", "open_tiles", "next_tile"]
-        names += ["open_queue", "unit_at", "take_unit", "leave_queue", "store_rows", "store_row_lse", "p_operand", "pv_rows", "output_rows"]
+        names += ["open_queue", "unit_at", "take_unit", "leave_queue", "store_rows", "store_row_lse", "inverse_of_rows", "p_operand", "pv_rows", "output_rows"]
         names += ["transpose_tile"] if self.v_operand.TRANSPOSED else ["clear_rows"]
-        names += ["row_factor"] if self.scale.ROW_FACTORS else ["whole_factor"]
+        names += ["row_factor", "value_factor"] if self.scale.ROW_FACTORS else ["whole_factor"]
         names += ["read_key_scales"] if self.scale.KEY_SCALES else []
         typed = (Function("load_key_tile", (), (k,)), Function("load_value_tile", (), (k,)), Function("qk_rows", (k,), (s,)))
         return (*typed, *(Function(name) for name in names))
@@ -167,37 +193,38 @@ class PrefillMainloop(Mainloop):
     def resources(self, problem: Problem) -> Resources:
         d, t, stages = problem.head_dim, problem.dtype, self.ring.stages
         copies, expect = self.loader.copies(problem), self.loader.box_bytes(problem)
-        both = ("attend", "attend_2")
+        both = ("attend", "attend_2")[: self.consumers]
         buffers = [
-            SharedBuffer("q_smem", (CONSUMERS, M, d), t, "query rows of the unit"),
+            SharedBuffer("q_smem", (self.consumers, M, d), t, "query rows of the unit"),
             SharedBuffer("k_ring", (stages, TILE, d), t, "key tiles"),
             SharedBuffer("v_ring", (stages, TILE, d), t, "value tiles"),
             SharedBuffer("work", (RECORDS, WORDS, 1), DType.I32, "records of units at work and next"),
         ]
         barriers = [
-            MBarriers("q_full", CONSUMERS, 1, M * d * t.nbytes, False, ("q copies",), both),
-            MBarriers("q_empty", CONSUMERS, 1, 0, True, both, ("load",)),
+            MBarriers("q_full", self.consumers, 1, M * d * t.nbytes, False, ("q copies",), both),
+            MBarriers("q_empty", self.consumers, 1, 0, True, both, ("produce",)),
             MBarriers("k_full", stages, copies, expect, False, ("k copies",), both),
-            MBarriers("v_full", stages, copies, expect, False, ("v copies",), ("load",) if self.v_operand.TRANSPOSED else both),
-            MBarriers("k_empty", stages, CONSUMERS, 0, True, both, ("load",)),
-            MBarriers("v_empty", stages, 1 if self.v_operand.TRANSPOSED else CONSUMERS, 0, True, ("load",) if self.v_operand.TRANSPOSED else both, ("load",)),
-            MBarriers("work_full", RECORDS, 1, 0, False, ("load",), both),
-            MBarriers("work_empty", RECORDS, CONSUMERS, 0, True, both, ("load",)),
+            MBarriers("v_full", stages, copies, expect, False, ("v copies",), ("produce",) if self.v_operand.TRANSPOSED else both),
+            MBarriers("k_empty", stages, self.consumers, 0, True, both, ("produce",)),
+            MBarriers("v_empty", stages, 1 if self.v_operand.TRANSPOSED else self.consumers, 0, True, ("produce",) if self.v_operand.TRANSPOSED else both, ("produce",)),
+            MBarriers("work_full", RECORDS, 1, 0, False, ("produce",), both),
+            MBarriers("work_empty", RECORDS, self.consumers, 0, True, both, ("produce",)),
         ]
         if self.v_operand.TRANSPOSED:
             buffers.append(SharedBuffer("vt_ring", (stages, d, TILE), t, "value tiles, transposed"))
-            barriers += [MBarriers("vt_full", stages, 1, 0, False, ("load",), both), MBarriers("vt_empty", stages, CONSUMERS, 0, True, both, ("load",))]
+            barriers += [MBarriers("vt_full", stages, 1, 0, False, ("produce",), both), MBarriers("vt_empty", stages, self.consumers, 0, True, both, ("produce",))]
         if self.scale.ROW_FACTORS:
-            buffers.append(SharedBuffer("factors", (RECORDS * CONSUMERS, M), DType.F32, "factors of the units' rows"))
+            buffers.append(SharedBuffer("factors", (RECORDS * self.consumers, M), DType.F32, "factors of the units' rows"))
         if self.scale.KEY_SCALES:
             buffers.append(SharedBuffer("k_scales", (stages, TILE), DType.F32, "scales of key tiles"))
-            barriers.append(MBarriers("scales_full", stages, 1, 0, False, ("load",), both))
+            barriers.append(MBarriers("scales_full", stages, 1, 0, False, ("produce",), both))
         named = [NamedBarriers("turn", 8, 2, 256)] if self.turns(problem) else []
         if not self.v_operand.TRANSPOSED:
-            named.append(NamedBarriers("both", 10, 1, 256))
+            named.append(NamedBarriers("both", 10, 1, 128 * self.consumers))
+        consumers = (Role("attend", "attend", 4, 0), Role("attend_2", "attend", 4, self.consumer_registers))[: self.consumers]
         return Resources(
             buffers=tuple(buffers), barriers=tuple(barriers), named=tuple(named), scratch_bytes=1024,
-            roles=(Role("attend", "attend", 4, 0), Role("attend_2", "attend", 4, self.consumer_registers), Role("load", "load", self._producer_warps, self.producer_registers)),
+            roles=(*consumers, Role("produce", "produce", self._producer_warps, self.producer_registers)),
         )
 
 
@@ -208,8 +235,8 @@ def word_of(work, item, i):
 
 
 @jit
-def prepare(args, work, factors, full, empty, item, unit, units, only):
-    """Producer: write the record of a unit, and the factors of its rows, for all roles; a negative sequence says that there are no more."""
+def describe(args, unit, units, only):
+    """A unit's record, a negative sequence if there is no such unit, and the factors of its rows; what has to be loaded is on its way when this returns."""
     seq = -1
     q_head = 0
     q_start = 0
@@ -224,22 +251,41 @@ def prepare(args, work, factors, full, empty, item, unit, units, only):
         seq, q_start, row0, q_len, kv_len = unit_at(args, unit // args.query_heads, units, only)
         q_head = unit % args.query_heads
         before = kv_len - q_len + row0
-        last = cdiv(minimum(maximum(before + UNIT_ROWS, 0), kv_len), TILE)
+        last = cdiv(kv_len, TILE)
+        if CAUSAL:
+            last = cdiv(minimum(maximum(before + UNIT_ROWS, 0), kv_len), TILE)
         first = 0
         first = first_key(args, first, before + 1)
         count, tile_0, tile_1 = survey(args, seq, q_head, row0, maximum(first, 0) // TILE, last)
     word, column = tile_index(WORDS, 1, 1)
-    value = where(word == 0, seq, where(word == 1, q_head, where(word == 2, q_start, where(word == 3, row0, q_len))))
-    value = where(word < 5, value, where(word == 5, kv_len, where(word == 6, count, where(word == 7, tile_0, where(word == 8, tile_1, last)))))
+    record = where(word == 0, seq, where(word == 1, q_head, where(word == 2, q_start, where(word == 3, row0, q_len))))
+    record = where(word < 5, record, where(word == 5, kv_len, where(word == 6, count, where(word == 7, tile_0, where(word == 8, tile_1, last)))))
+    upper = 0
+    lower = 0
     if ROW_FACTORS:
         upper = row_factor(args, maximum(seq, 0), row0 + vec_index(64), q_len, q_head)
-        lower = row_factor(args, maximum(seq, 0), row0 + 64 + vec_index(64), q_len, q_head)
+        if CONSUMERS == 2:
+            lower = row_factor(args, maximum(seq, 0), row0 + 64 + vec_index(64), q_len, q_head)
+    return record[:, None] + column[None, :], upper, lower
+
+
+@jit
+def publish(work, factors, full, empty, item, record, upper, lower):
+    """Producer: a unit's record and the factors of its rows, for all roles."""
     barrier_wait(empty[item % RECORDS], item // RECORDS)
-    smem_store(work.slot(item % RECORDS), value[:, None] + column[None, :])
+    smem_store(work.slot(item % RECORDS), record)
     if ROW_FACTORS:
         smem_store(factors.slot(item % RECORDS * CONSUMERS), upper)
-        smem_store(factors.slot(item % RECORDS * CONSUMERS + 1), lower)
+        if CONSUMERS == 2:
+            smem_store(factors.slot(item % RECORDS * CONSUMERS + 1), lower)
     barrier_arrive(full[item % RECORDS])
+
+
+@jit
+def prepare(args, work, factors, full, empty, item, unit, units, only):
+    """Producer: describe and publish a unit."""
+    record, upper, lower = describe(args, unit, units, only)
+    publish(work, factors, full, empty, item, record, upper, lower)
 
 
 @jit
@@ -255,7 +301,6 @@ def produce(
     item = 0
     visited = 0
     done = 0
-    prepare(args, work, factors, work_full, work_empty, 0, program_id(0), units, only)
     while word_of(work, item, 0) >= 0:
         seq = word_of(work, item, 0)
         q_head = word_of(work, item, 1)
@@ -312,22 +357,26 @@ def raw_scores(k_scales, k_empty, scales_full, i, s):
 
 
 @jit
-def logits(args, s, factor, tile, first_row, q_head, masked: constexpr):
+def logits(args, s, factor, tile, first_row, q_head, kv_len, masked: constexpr):
     """Scores of a tile with all that the recipe does to them; first_row: position of the tile's first query row."""
     if SCORED:
         s = s * factor[:, None]
-    key = (tile * TILE + cols(s))[None, :]
-    query = (first_row + rows(s))[:, None]
+    if RELATIVE:
+        key = cols(s)[None, :]
+        query = (first_row - tile * TILE + rows(s))[:, None]
+    else:
+        key = (tile * TILE + cols(s))[None, :]
+        query = (first_row + rows(s))[:, None]
     s = score(args, s, key, query, q_head)
     if masked:
-        s = mask(args, s, key, query, q_head)
+        s = mask(args, s, key, query, q_head, kv_len)
     return s
 
 
 @jit
 def step(
-    args, w: constexpr, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, i, tile, first_row, q_head, factor, unit, o, p, m, l,
-    masked: constexpr,
+    args, w: constexpr, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, i, tile, first_row, q_head, kv_len, factor, unit, o, p, m,
+    l, masked: constexpr,
 ):
     """QK of tile i and PV of tile i - 1 in flight together; the softmax of tile i under PV."""
     operand = p_operand(p, o)
@@ -337,7 +386,7 @@ def step(
     o = pv_rows(operand, v_tiles.slot(slot_of(i - 1)), o)
     s = wgmma_wait(1, s)
     s = raw_scores(k_scales, k_empty, scales_full, i, s)
-    s = logits(args, s, factor, tile, first_row, q_head, masked)
+    s = logits(args, s, factor, tile, first_row, q_head, kv_len, masked)
     larger = larger_maximum(s, m)
     if TURNS:
         larger = named_wait_for(turn[w], larger)
@@ -374,6 +423,8 @@ def attend(
         l = thread_sums(s)
         m = full_rows(s, float("-inf"))
         if ROW_FACTORS:
+            # early: its way from memory is long
+            values = value_factor(args, q_head // GROUP)
             factor = smem_load_rows(factors.slot(item % RECORDS * CONSUMERS + w), s)
         else:
             factor = whole_factor(args, s)
@@ -391,7 +442,7 @@ def attend(
             s = wgmma_wait(0, qk_rows(q, k_ring.slot(slot_of(done))))
             give_queries_back(q_empty, w, True)
             s = raw_scores(k_scales, k_empty, scales_full, done, s)
-            s = logits(args, s, factor, tile_0, first_row, q_head, True)
+            s = logits(args, s, factor, tile_0, first_row, q_head, kv_len, True)
             m = larger_maximum(s, m)
             p, alpha = weights(s, m, m, unit, True)
             l = thread_sums(p)
@@ -401,17 +452,19 @@ def attend(
                     clear_rows(v_atoms, slot_of(done), kv_len - tile_0 * TILE, w, both)
             # tiles from `full` on cross this consumer's causal frontier: the first two at most.  Nobody but uniform() knows that bound: a compiler that did
             # would make a branch of the first loop, which costs ptxas 30 registers.
-            full = maximum(first_row + 1, 0) // TILE
+            full = kv_len // TILE
+            if CAUSAL:
+                full = maximum(first_row + 1, 0) // TILE
             masked = uniform(2 if (count > 1) & (tile_1 >= full) else 1)
             for i in range(1, masked):
                 o, p, m, l = step(
-                    args, w, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_1, first_row, q_head, factor, unit,
-                    o, p, m, l, True,
+                    args, w, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_1, first_row, q_head, kv_len, factor,
+                    unit, o, p, m, l, True,
                 )
             for i in range(masked, count):
                 o, p, m, l = step(
-                    args, w, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i, first_row, q_head, factor, unit,
-                    o, p, m, l, MASK_ALL,
+                    args, w, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i, first_row, q_head, kv_len, factor,
+                    unit, o, p, m, l, MASK_ALL,
                 )
             give_queries_back(q_empty, w, False)
             end = done + count - 1
@@ -420,11 +473,14 @@ def attend(
             release(v_empty, end)
             done += count
         total = row_sums(l)
+        inverse = inverse_of_rows(total)
+        if ROW_FACTORS:
+            inverse = inverse * values
         q_head = word_of(work, item, 1)
         q_start = word_of(work, item, 2)
         row0 = word_of(work, item, 3) + w * 64
         q_len = word_of(work, item, 4)
-        store_rows(args, output_rows(o), total, q_start, row0, q_len, q_head // GROUP, q_head)
+        store_rows(args, output_rows(o), inverse, q_start, row0, q_len, q_head)
         store_row_lse(args, m, total, unit, q_start, row0, q_len, q_head)
         barrier_arrive(work_empty[item % RECORDS])
         item += 1
@@ -439,6 +495,7 @@ def prefill(args):
     """Units of 128 query rows and one head, as many as the CTA gets."""
     # before the set-up, which hides the loads
     units, only = open_queue(args)
+    record, upper, lower = describe(args, program_id(0), units, only)
     q_smem = alloc([CONSUMERS, 64, HEAD_DIM], DTYPE)
     k_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
     v_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
@@ -468,7 +525,7 @@ def prefill(args):
     else:
         v_empty = alloc_barriers(STAGES, CONSUMERS, init=READY, more=True)
         v_atoms = alias(v_ring, [STAGES * COLUMN_BLOCKS * TILE // 8, 8, BOX_COLS])
-        both = alloc_named(10, 1, 256)
+        both = alloc_named(10, 1, 128 * CONSUMERS)
         v_tiles = v_ring
         tiles_full = v_full
         tiles_empty = v_empty
@@ -479,18 +536,35 @@ def prefill(args):
         turn = alloc_named(8, 2, 256)
     k_empty = alloc_barriers(STAGES, CONSUMERS, init=READY)
     fence_async()
-    warp_specialize(
-        [
-            (attend, (args, 0, q_smem, work, factors, k_ring, v_tiles, v_atoms, k_scales, work_full, work_empty, q_full, q_empty, k_full, k_empty, tiles_full, tiles_empty, scales_full, turn, both)),
-            (attend, (args, 1, q_smem, work, factors, k_ring, v_tiles, v_atoms, k_scales, work_full, work_empty, q_full, q_empty, k_full, k_empty, tiles_full, tiles_empty, scales_full, turn, both)),
-            (
-                produce,
+    publish(work, factors, work_full, work_empty, 0, record, upper, lower)
+    if CONSUMERS == 1:
+        warp_specialize(
+            [
+                (attend, (args, 0, q_smem, work, factors, k_ring, v_tiles, v_atoms, k_scales, work_full, work_empty, q_full, q_empty, k_full, k_empty, tiles_full, tiles_empty, scales_full, turn, both)),
                 (
-                    args, units, only, q_smem, work, factors, k_boxes, v_boxes, v_ring, vt_ring, k_scales, work_full, work_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty, vt_full,
-                    vt_empty, scales_full,
+                    produce,
+                    (
+                        args, units, only, q_smem, work, factors, k_boxes, v_boxes, v_ring, vt_ring, k_scales, work_full, work_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty,
+                        vt_full, vt_empty, scales_full,
+                    ),
                 ),
-            ),
-        ],
-        [4, PRODUCER_WARPS],
-        [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
-    )
+            ],
+            [PRODUCER_WARPS],
+            [PRODUCER_REGISTERS],
+        )
+    else:
+        warp_specialize(
+            [
+                (attend, (args, 0, q_smem, work, factors, k_ring, v_tiles, v_atoms, k_scales, work_full, work_empty, q_full, q_empty, k_full, k_empty, tiles_full, tiles_empty, scales_full, turn, both)),
+                (attend, (args, 1, q_smem, work, factors, k_ring, v_tiles, v_atoms, k_scales, work_full, work_empty, q_full, q_empty, k_full, k_empty, tiles_full, tiles_empty, scales_full, turn, both)),
+                (
+                    produce,
+                    (
+                        args, units, only, q_smem, work, factors, k_boxes, v_boxes, v_ring, vt_ring, k_scales, work_full, work_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty,
+                        vt_full, vt_empty, scales_full,
+                    ),
+                ),
+            ],
+            [4, PRODUCER_WARPS],
+            [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
+        )

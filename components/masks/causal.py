@@ -18,6 +18,9 @@ class Causal(Block):
     HOOKS = {"mask": "causal_mask"}
     #: it also bounds the keys by the sequence's length, for all that a mainloop reads in whole tiles
     BOUNDS_KEYS = True
+    #: prefill: tiles behind a query's own position are not visited; and only the distance of query and key counts
+    CAUSAL = True
+    RELATIVE = True
 
     def oracle_options(self) -> dict[str, bool]:
         return {"causal": True}

@@ -51,7 +51,13 @@ class PerTensor(Block):
 
     def provides(self, problem: Problem) -> tuple[Function, ...]:
         s = Port("s", DType.F32, ("key", "query"), (TILE, problem.columns), layout="mma")
-        return (Function("query_factor", (s,), (Port("factor", DType.F32, ("query",), (problem.columns,)),)), Function("row_factor"))
+        return (Function("query_factor", (s,), (Port("factor", DType.F32, ("query",), (problem.columns,)),)), Function("row_factor"), Function("value_factor"))
+
+
+@jit
+def value_factor(args, head):
+    """Prefill: what rows of the output are multiplied by to be in units of V."""
+    return load(args.v_scale)
 
 
 @jit

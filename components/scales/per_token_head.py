@@ -53,7 +53,13 @@ class PerTokenHead(Block):
 
     def provides(self, problem: Problem) -> tuple[Function, ...]:
         s = Port("s", DType.F32, ("key", "query"), (TILE, problem.columns), layout="mma")
-        return (Function("query_factor", (s,), (Port("factor", DType.F32, ("query",), (problem.columns,)),)), Function("fetch_key_scales"), Function("publish_key_scales"), Function("row_factor"), Function("read_key_scales"))
+        return (Function("query_factor", (s,), (Port("factor", DType.F32, ("query",), (problem.columns,)),)), Function("fetch_key_scales"), Function("publish_key_scales"), Function("row_factor"), Function("value_factor"), Function("read_key_scales"))
+
+
+@jit
+def value_factor(args, head):
+    """Prefill: what rows of the output are multiplied by to be in units of V."""
+    return load(args.v_scale + head)
 
 
 @jit

@@ -1,6 +1,6 @@
 """Heavy first: persistent CTAs take (query tile, head) units in the order of their causal work, the next one from a counter.
 
-A unit is 128 query rows of one sequence; its class is the key tiles that the causal rule leaves it.  Units are taken by falling class, heads innermost,
+A unit is the query rows that a CTA takes at a time; its class is how far the causal rule lets it see, in units.  Units are taken by falling class, heads innermost,
 so that neighbours share K and V in the L2 cache and the light units fill the gaps at the end.  Handing them out one by one keeps ragged batches and
 block masks, whose work nobody knows beforehand, balanced.  A batch of one needs no plan; for others a small kernel, run once for all layers of a
 step, sorts the units on the device: a unit's place is the number of units of higher class, and of equal class in earlier sequences.
@@ -29,8 +29,6 @@ from tle_attn.dialect import (
 )
 from tle_attn.spec import Argument, Block, Constant, Function, Problem
 
-#: query rows of a unit, and keys of a tile
-ROWS = 128
 UNIT_WORDS = 8
 #: sequences, and units of a sequence, that the planner compares at a time
 SEQUENCES, UNITS = 128, 32
@@ -51,7 +49,6 @@ class HeavyFirst(Block):
 
     def constants(self, problem: Problem) -> dict[str, Constant]:
         return {
-            "UNIT_ROWS": Constant(ROWS, "query rows of a unit"),
             "UNIT_WORDS": Constant(UNIT_WORDS, "int32 words of a unit's record"),
             "PLAN_SEQUENCES": Constant(SEQUENCES, "sequences that the planner compares at a time"),
             "PLAN_UNITS": Constant(UNITS, "units that the planner places at a time"),
@@ -73,7 +70,7 @@ class HeavyFirst(Block):
 
 @jit
 def key_class(q_len, kv_len):
-    """Key tiles before the first unit of a sequence: unit i has about i + 1 more."""
+    """Class of a sequence's first unit; unit i is i classes above it."""
     return cdiv(maximum(kv_len - q_len, 0), UNIT_ROWS)
 
 

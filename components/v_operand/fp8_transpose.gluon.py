@@ -9,13 +9,6 @@ def _pairs_layout(dim, keys):
     return gl.DistributedLinearLayout(reg_bases=registers, lane_bases=[[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]], warp_bases=warps, block_bases=[], shape=[dim // 2, keys])
 
 
-@gluon.constexpr_function
-def _output_layout(dim):
-    """[64 rows, dim]: what an accumulator's fragment becomes when d' is put in order: 4 neighbouring elements a thread."""
-    registers = [[0, 1], [0, 2], [8, 0]] + [[0, 16 << i] for i in range((dim // 16).bit_length() - 1)]
-    return gl.DistributedLinearLayout(reg_bases=registers, lane_bases=[[0, 4], [0, 8], [1, 0], [2, 0], [4, 0]], warp_bases=[[16, 0], [32, 0]], block_bases=[], shape=[64, dim])
-
-
 @gluon.jit
 def _key_order(tile):
     """Bits (b4 | b3 | b2 b1 | b0) of a key's number to (b4 | b2 b1 | b3 | b0)."""
@@ -47,4 +40,4 @@ def p_operand(p, o):
 @gluon.jit
 def output_rows(o):
     dim: constexpr = o.shape[1]
-    return gl.convert_layout(o.reshape([64, 2, dim // 2]).permute((0, 2, 1)).reshape([64, dim]), _output_layout(dim), assert_trivial=True)
+    return gl.convert_layout(o.reshape([64, 2, dim // 2]).permute((0, 2, 1)).reshape([64, dim]), _wide_rows_layout(dim), assert_trivial=True)

@@ -228,7 +228,7 @@ CASES = (
            lambda g: {"a": ints(g, 64, 64, dtype=BF16), "b": ints(g, 64, 32, dtype=BF16), "out": poison(4, 64, 32)}, _wgmma, opcodes="HGMMA"),
     OpCase("k_wgmma_pipelined", "wgmma wgmma_wait", {"a": "*fp16", "b": "*fp16", "out": "*fp32"},
            lambda g: {"a": ints(g, 2, 64, 64, dtype=F16), "b": ints(g, 64, 64, dtype=F16), "out": poison(4, 64, 64)}, _wgmma_pipelined, opcodes="HGMMA"),
-    OpCase("k_operand", "smem_operand pin", {"q": "*bf16", "k": "*bf16", "out": "*fp32"},
+    OpCase("k_operand", "smem_operand pin wide_rows", {"q": "*bf16", "k": "*bf16", "out": "*fp32"},
            lambda g: {"q": ints(g, 64, 128, dtype=BF16), "k": ints(g, 64, 128, dtype=BF16), "out": poison(64, 64)},
            lambda a: {"out": 3 * (a["q"].double() @ a["k"].double().T)}, opcodes="HGMMA LDSM"),
     OpCase("k_wgmma_register", "register_operand", {"q": "*bf16", "k": "*bf16", "v": "*bf16", "out": "*fp32"},

@@ -274,7 +274,7 @@ def k_operand(q, k, out):
     s = wgmma(smem_operand(q_smem, mma_zeros(64, 64, BF16)), k_smem, trans_b=True)
     l = pin(full_rows(mma_zeros(64, 64, BF16), 3.0))
     s = wgmma_wait(0, s)
-    store_tile(out, s * l[:, None], 64)
+    store_tile(out, wide_rows(s * l[:, None]), 64)
 
 
 @jit

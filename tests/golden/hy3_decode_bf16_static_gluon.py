@@ -252,10 +252,10 @@ def smem_load(buffer):
 def _init_barriers(n, count, warps, more):
     """Thread i of the role initialises barrier i."""
     rounds = " ".join(
-        f"setp.lt.s32 p, t, {n - i}; @p mbarrier.init.shared::cta.b64 [a+{8 * i}], {count};" for i in range(0, n, 32 * warps)
+        f"setp.lt.s32 p, $2, {n - i}; @p mbarrier.init.shared::cta.b64 [a+{8 * i}], {count};" for i in range(0, n, 32 * warps)
     )
     fence = "" if more else "fence.mbarrier_init.release.cluster; "
-    return f"{{ .reg .pred p; .reg .b32 t, a; mov.u32 t, %tid.x; and.b32 t, t, {32 * warps - 1}; mad.lo.u32 a, t, 8, $1; {rounds} {fence}mov.u32 $0, 0; }}"
+    return f"{{ .reg .pred p; .reg .b32 a; mad.lo.u32 a, $2, 8, $1; {rounds} {fence}mov.u32 $0, 0; }}"
 
 
 @gluon.jit
@@ -263,8 +263,9 @@ def alloc_barriers(n: constexpr, arrive_count: constexpr = 1, init: constexpr = 
     mem = gl.allocate_shared_memory(gl.int64, [n, 1], mbarrier.MBarrierLayout())
     # a copy's own arrival counts once, a role's arrival ARRIVALS times: its warps share them
     count: constexpr = arrive_count if expect_bytes else arrive_count * _ARRIVALS
+    thread = gl.arange(0, 32 * gl.num_warps(), _vector_layout(1, gl.num_warps()))
     # Gluon's own init puts a barrier of the role between any two, 35 ns each on an H200
-    gl.inline_asm_elementwise(_init_barriers(n, count, gl.num_warps(), more), "=r,r", [_address(mem)], dtype=gl.int32, is_pure=False, pack=1)
+    gl.inline_asm_elementwise(_init_barriers(n, count, gl.num_warps(), more), "=r,r,r", [_address(mem), thread], dtype=gl.int32, is_pure=False, pack=1)
     if not more:
         role_sync()
     return Barriers(mem, init, expect_bytes)
@@ -386,6 +387,12 @@ def _hook_ptx(text, metadata, barriers, role_0_warps):
         join = "@other barrier.cluster.arrive.relaxed; @other barrier.cluster.wait; " * barriers
         others = f"{{ .reg .pred other; .reg .b32 thread; mov.u32 thread, %tid.x; setp.ge.u32 other, thread, {32 * role_0_warps}; {join}}}\n"
         text = text[:start] + others + text[start:]
+    descriptors = re.findall(r"\.param \.align 64 \.b8 (\w+)\[128\]", text)
+    if descriptors and _HOOK in text:  # their way from memory is as long as that of the first data
+        start = text.index("\n", text.index("// %bb.0:", text.index(".entry"))) + 1
+        fetches = "".join(f"mov.b64 at, {d}; cvta.param.u64 at, at; @first prefetch.tensormap [at]; " for d in descriptors)
+        fetch = f"{{ .reg .pred first; .reg .b64 at; .reg .b32 thread; mov.u32 thread, %tid.x; setp.eq.u32 first, thread, 0; {fetches}}}\n"
+        text = text[:start] + fetch + text[start:]
     registers = ""  # of the whole function
     if f"{_HOOK} flag;" in text:  # assembly blocks hand a per-thread answer on
         registers += "\n\t.reg .b32 tle_attn_flag;"

@@ -67,6 +67,7 @@ tile_zeros = emu.ops.tile_zeros
 vec_index = emu.ops.vec_index
 like_rows = emu.ops.like_rows
 uniform = emu.ops.uniform
+wide_rows = emu.ops.wide_rows
 pin = emu.ops.pin
 where = emu.ops.where
 where_le = emu.ops.where_le
@@ -144,7 +145,6 @@ DTYPE = constexpr(FP8)  # element type of Q, K and V
 Q_REGISTERS = constexpr(True)  # Q is a register operand
 Q_BYTES = constexpr(8192)  # bytes of a query tile
 P_EXPONENT = constexpr(8.0)  # P, l and O carry 2**P_EXPONENT
-UNIT_ROWS = constexpr(128)  # query rows of a unit
 UNIT_WORDS = constexpr(8)  # int32 words of a unit's record
 PLAN_SEQUENCES = constexpr(128)  # sequences that the planner compares at a time
 PLAN_UNITS = constexpr(32)  # units that the planner places at a time
@@ -153,6 +153,7 @@ CONSUMER_REGISTERS = constexpr(224)  # registers per thread of the second consum
 PRODUCER_REGISTERS = constexpr(64)  # registers per thread of the producer
 PRODUCER_WARPS = constexpr(4)  # warps of the producer
 CONSUMERS = constexpr(2)  # consumer warpgroups, 64 query rows each
+UNIT_ROWS = constexpr(128)  # query rows of a unit
 RECORDS = constexpr(4)  # records of units
 WORDS = constexpr(32)  # int32 words of the record of a unit
 MASK_ALL = constexpr(False)  # every tile needs the element masks
@@ -248,16 +249,16 @@ def qk_rows(q, k_tile):
 
 # ---- scale: scale/per_tensor
 @jit
+def value_factor(v_scale):
+    """Prefill: what rows of the output are multiplied by to be in units of V."""
+    return load(v_scale)
+
+
+@jit
 def row_factor(scale_log2, q_scale, q_scale_batch_stride, q_scale_head_stride, k_scale, seq, row, q_len, q_head):
     """Prefill: what the dot products of each query row are multiplied by to become base-2 logits; rows past the sequence's end have no scale to read."""
     q_scale_ = load(q_scale + seq * q_scale_batch_stride + q_head * q_scale_head_stride + row, mask=row < q_len, other=0.0)
     return q_scale_ * (load(k_scale) * scale_log2)
-
-
-@jit
-def scale_output(v_scale, value):
-    """Rows of the output in units of V."""
-    return value * load(v_scale)
 
 
 # ---- mask[0]: mask/causal
@@ -344,7 +345,7 @@ def transpose_tile(i, valid, v_ring, vt_ring, v_full, v_empty, vt_full, vt_empty
 # ---- schedule: schedule/heavy_first
 @jit
 def key_class(q_len, kv_len):
-    """Key tiles before the first unit of a sequence: unit i has about i + 1 more."""
+    """Class of a sequence's first unit; unit i is i classes above it."""
     return cdiv(maximum(kv_len - q_len, 0), UNIT_ROWS)
 
 
@@ -397,15 +398,19 @@ def leave_queue(queue, total):
 
 # ---- epilogue: epilogue/store_rows
 @jit
-def store_rows(v_scale, out, out_token_stride, out_head_stride, o, l, q_start, row0, q_len, q_head):
-    """Normalise and write 64 rows, the first of which is row `row0` of its sequence; l: row sums, in the order of the accumulator's rows."""
-    l = like_rows(l, o)
+def inverse_of_rows(l):
+    """1 / l, and what an empty row has in its place."""
     inverse = where(l > 0.0, fdiv(1.0, l), 0.0)
-    o = o * inverse[:, None]
-    o = output(v_scale, o)
+    return inverse
+
+
+@jit
+def store_rows(out, out_token_stride, out_head_stride, o, factor, q_start, row0, q_len, q_head):
+    """Write 64 rows times their factors, the first of which is row `row0` of its sequence; factor: in the order of the accumulator's rows."""
+    o = wide_rows((o * like_rows(factor, o)[:, None]).to(OUT_DTYPE))
     row = row0 + rows(o)
     at = as_int64(q_start + row) * out_token_stride + q_head * out_head_stride
-    store(out + at[:, None] + cols(o)[None, :], o.to(OUT_DTYPE), mask=(row < q_len)[:, None] & (cols(o) >= 0)[None, :])
+    store(out + at[:, None] + cols(o)[None, :], o, mask=(row < q_len)[:, None] & (cols(o) >= 0)[None, :])
 
 
 # ---- chain mask
@@ -414,14 +419,6 @@ def mask(s, key, query):
     """Chain of causal_mask, in recipe order."""
     s = causal_mask(s, key, query)
     return s
-
-
-# ---- chain output
-@jit
-def output(v_scale, value):
-    """Chain of scale_output, in recipe order."""
-    value = scale_output(v_scale, value)
-    return value
 
 
 # ---- schedule: schedule/heavy_first
@@ -476,11 +473,8 @@ def word_of(work, item, i):
 
 
 @jit
-def prepare(
-    scale_log2, q_scale, q_scale_batch_stride, q_scale_head_stride, k_scale, batch, query_heads, units, work, factors, full, empty, item,
-    unit, units_, only,
-):
-    """Producer: write the record of a unit, and the factors of its rows, for all roles; a negative sequence says that there are no more."""
+def describe(scale_log2, q_scale, q_scale_batch_stride, q_scale_head_stride, k_scale, batch, query_heads, units, unit, units_, only):
+    """A unit's record, a negative sequence if there is no such unit, and the factors of its rows; what has to be loaded is on its way when this returns."""
     seq = -1
     q_head = 0
     q_start = 0
@@ -495,25 +489,46 @@ def prepare(
         seq, q_start, row0, q_len, kv_len = unit_at(batch, units, unit // query_heads, units_, only)
         q_head = unit % query_heads
         before = kv_len - q_len + row0
+        last = cdiv(kv_len, TILE)
         last = cdiv(minimum(maximum(before + UNIT_ROWS, 0), kv_len), TILE)
         first = 0
         count, tile_0, tile_1 = survey(maximum(first, 0) // TILE, last)
     word, column = tile_index(WORDS, 1, 1)
-    value = where(word == 0, seq, where(word == 1, q_head, where(word == 2, q_start, where(word == 3, row0, q_len))))
-    value = where(
-        word < 5, value, where(word == 5, kv_len, where(word == 6, count, where(word == 7, tile_0, where(word == 8, tile_1, last)))),
+    record = where(word == 0, seq, where(word == 1, q_head, where(word == 2, q_start, where(word == 3, row0, q_len))))
+    record = where(
+        word < 5, record, where(word == 5, kv_len, where(word == 6, count, where(word == 7, tile_0, where(word == 8, tile_1, last)))),
     )
+    upper = 0
+    lower = 0
     upper = row_factor(
         scale_log2, q_scale, q_scale_batch_stride, q_scale_head_stride, k_scale, maximum(seq, 0), row0 + vec_index(64), q_len, q_head,
     )
     lower = row_factor(
         scale_log2, q_scale, q_scale_batch_stride, q_scale_head_stride, k_scale, maximum(seq, 0), row0 + 64 + vec_index(64), q_len, q_head,
     )
+    return record[:, None] + column[None, :], upper, lower
+
+
+@jit
+def publish(work, factors, full, empty, item, record, upper, lower):
+    """Producer: a unit's record and the factors of its rows, for all roles."""
     barrier_wait(empty[item % RECORDS], item // RECORDS)
-    smem_store(work.slot(item % RECORDS), value[:, None] + column[None, :])
+    smem_store(work.slot(item % RECORDS), record)
     smem_store(factors.slot(item % RECORDS * CONSUMERS), upper)
     smem_store(factors.slot(item % RECORDS * CONSUMERS + 1), lower)
     barrier_arrive(full[item % RECORDS])
+
+
+@jit
+def prepare(
+    scale_log2, q_scale, q_scale_batch_stride, q_scale_head_stride, k_scale, batch, query_heads, units, work, factors, full, empty, item,
+    unit, units_, only,
+):
+    """Producer: describe and publish a unit."""
+    record, upper, lower = describe(
+        scale_log2, q_scale, q_scale_batch_stride, q_scale_head_stride, k_scale, batch, query_heads, units, unit, units_, only,
+    )
+    publish(work, factors, full, empty, item, record, upper, lower)
 
 
 @jit
@@ -530,10 +545,6 @@ def produce(
     item = 0
     visited = 0
     done = 0
-    prepare(
-        scale_log2, q_scale, q_scale_batch_stride, q_scale_head_stride, k_scale, batch, query_heads, units, work, factors, work_full,
-        work_empty, 0, program_id(0), units_, only,
-    )
     while word_of(work, item, 0) >= 0:
         seq = word_of(work, item, 0)
         q_head = word_of(work, item, 1)
@@ -588,8 +599,8 @@ def raw_scores(k_empty, i, s):
 @jit
 def logits(s, tile, first_row, masked: constexpr):
     """Scores of a tile with all that the recipe does to them; first_row: position of the tile's first query row."""
-    key = (tile * TILE + cols(s))[None, :]
-    query = (first_row + rows(s))[:, None]
+    key = cols(s)[None, :]
+    query = (first_row - tile * TILE + rows(s))[:, None]
     if masked:
         s = mask(s, key, query)
     return s
@@ -641,6 +652,8 @@ def attend(
         s = mma_zeros(64, TILE, DTYPE)
         l = thread_sums(s)
         m = full_rows(s, float("-inf"))
+        # early: its way from memory is long
+        values = value_factor(v_scale)
         factor = smem_load_rows(factors.slot(item % RECORDS * CONSUMERS + w), s)
         # a scale of 0 must not meet a masked score: 0 * -inf is NaN
         factor = maximum(factor, 1.0e-30)
@@ -660,6 +673,7 @@ def attend(
             l = thread_sums(p)
             # tiles from `full` on cross this consumer's causal frontier: the first two at most.  Nobody but uniform() knows that bound: a compiler that did
             # would make a branch of the first loop, which costs ptxas 30 registers.
+            full = kv_len // TILE
             full = maximum(first_row + 1, 0) // TILE
             masked = uniform(2 if (count > 1) & (tile_1 >= full) else 1)
             for i in range(1, masked):
@@ -678,11 +692,13 @@ def attend(
             release(v_empty, end)
             done += count
         total = row_sums(l)
+        inverse = inverse_of_rows(total)
+        inverse = inverse * values
         q_head = word_of(work, item, 1)
         q_start = word_of(work, item, 2)
         row0 = word_of(work, item, 3) + w * 64
         q_len = word_of(work, item, 4)
-        store_rows(v_scale, out, out_token_stride, out_head_stride, output_rows(o), total, q_start, row0, q_len, q_head)
+        store_rows(out, out_token_stride, out_head_stride, output_rows(o), inverse, q_start, row0, q_len, q_head)
         barrier_arrive(work_empty[item % RECORDS])
         item += 1
         barrier_wait(work_full[item % RECORDS], item // RECORDS)
@@ -698,6 +714,9 @@ def prefill(
     """Units of 128 query rows and one head, as many as the CTA gets."""
     # before the set-up, which hides the loads
     units_, only = open_queue(cu_seqlens_q, kv_lens, batch, units)
+    record, upper, lower = describe(
+        scale_log2, q_scale, q_scale_batch_stride, q_scale_head_stride, k_scale, batch, query_heads, units, program_id(0), units_, only,
+    )
     q_smem = alloc([CONSUMERS, 64, HEAD_DIM], DTYPE)
     k_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
     v_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
@@ -721,6 +740,7 @@ def prefill(
     turn = alloc_named(8, 2, 256)
     k_empty = alloc_barriers(STAGES, CONSUMERS, init=READY)
     fence_async()
+    publish(work, factors, work_full, work_empty, 0, record, upper, lower)
     warp_specialize(
         [
             (

@@ -41,6 +41,7 @@ move_rows = emu.ops.move_rows
 move_cols = emu.ops.move_cols
 register_operand = emu.ops.register_operand
 uniform = emu.ops.uniform
+wide_rows = emu.ops.wide_rows
 pin = emu.ops.pin
 trans = emu.ops.trans
 where = emu.ops.where

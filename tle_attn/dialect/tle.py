@@ -172,6 +172,11 @@ def uniform(x):
 
 
 @triton.jit
+def wide_rows(tile):
+    return tile
+
+
+@triton.jit
 def pin(vector):
     return vector  # a hint to ptxas that Gluon gives by assembly
 

@@ -36,6 +36,7 @@ from tle_attn.emu.registers import (
     vec_index,
     where,
     where_le,
+    wide_rows,
 )
 from tle_attn.emu.roles import grid_launch_dependents, grid_wait, num_programs, program_id, role_sync, static_range, warp_specialize
 from tle_attn.emu.shared import alias, alloc, alloc_plain, fence_async, smem_load, smem_load_cols, smem_load_rows, smem_operand, smem_store
@@ -121,4 +122,5 @@ __all__ = [
     "wgmma_wait",
     "where",
     "where_le",
+    "wide_rows",
 ]

@@ -106,6 +106,12 @@ def uniform(x: int) -> int:
     return x
 
 
+def wide_rows(tile: Tile) -> Tile:
+    if len(tile.shape) != 2 or tile.shape[0] != 64 or tile.shape[1] % 16:
+        raise EmulationError(f"wide_rows of a tile of shape {tile.shape}: 64 rows, columns in sixteens, at {at(here())}")
+    return tile
+
+
 def pin(vector: Tile) -> Tile:
     """Order inside a thread: changes no value."""
     if vector.dtype is not F32:

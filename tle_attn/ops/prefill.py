@@ -93,7 +93,8 @@ def _prefill(
     kv_heads = k_cache.shape[-2]
     check_counts(len(kv_lens), q.shape[1], kv_heads)
     rows = plans.rows_of_plan(len(q))
-    plan = plans.plan_for(kind, page, block_mask is not None, len(kv_lens), q.shape[1], kv_heads, rows, q.device, target_of(q.device))
+    consumers = plans.consumers_of(len(q), len(kv_lens), q.shape[1], q.device)
+    plan = plans.plan_for(kind, page, block_mask is not None, consumers, len(kv_lens), q.shape[1], kv_heads, rows, q.device, target_of(q.device))
     named = dict(zip(("q_scale", "k_scale", "v_scale"), scales or ()))
     with on_device(plan.device):
         out, _ = plan.run(*tensors, out=out, softmax_scale=softmax_scale, block_mask=block_mask, workspace=plans.workspace_of(plan), **named)

@@ -10,8 +10,9 @@ import torch
 import tle_attn
 
 from ..errors import InputError, SpecError
+from ..runtime.executors import EmulatedExecutor
 from ..runtime.inputs import torch_dtype
-from ..runtime.prefill import PrefillPlan, plan_prefill
+from ..runtime.prefill import PrefillPlan, consumers_for, plan_prefill
 from ..spec import Kernel
 from .plans import counters_of, executor_for
 
@@ -22,9 +23,11 @@ LEAST_ROWS = 1024
 
 
 @cache
-def kernel_for(kind: str, page: int | None, group: int, masked: bool) -> Kernel:
+def kernel_for(kind: str, page: int | None, group: int, masked: bool, consumers: int) -> Kernel:
     """The kernel of a geometry; `page`: None for K and V without pages."""
     recipe = tle_attn.load(RECIPES[kind] + ("_block_mask" if masked else ""))
+    if consumers == 1:
+        recipe = recipe.set({"mainloop.consumers": 1})
     problem = {"group": group} if page is None else {"group": group, "page": page}
     try:
         return recipe.kernel(**problem)
@@ -34,14 +37,20 @@ def kernel_for(kind: str, page: int | None, group: int, masked: bool) -> Kernel:
 
 
 @cache
-def plan_for(kind: str, page: int | None, masked: bool, batch: int, query_heads: int, kv_heads: int, rows: int, device: torch.device, target: str) -> PrefillPlan:
+def plan_for(kind: str, page: int | None, masked: bool, consumers: int, batch: int, query_heads: int, kv_heads: int, rows: int, device: torch.device, target: str) -> PrefillPlan:
     """The plan of a geometry for up to `rows` query rows."""
     if query_heads % kv_heads:
         raise InputError(f"q: {query_heads} heads, which is no multiple of the {kv_heads} heads of k_cache")
-    kernel = kernel_for(kind, page, query_heads // kv_heads, masked)
+    kernel = kernel_for(kind, page, query_heads // kv_heads, masked, consumers)
     executor = executor_for(kernel, device, target)
     geometry = {"batch": batch, "query_heads": query_heads, "kv_heads": kv_heads, "max_query_rows": rows}
     return plan_prefill(kernel, **geometry, device=device, target=target, executor=executor, owns_workspace=False)
+
+
+def consumers_of(rows: int, batch: int, query_heads: int, device: torch.device) -> int:
+    """Consumers of the kernel for so many rows."""
+    multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else EmulatedExecutor.SMS
+    return consumers_for(rows, batch, query_heads, multiprocessors)
 
 
 def rows_of_plan(rows: int) -> int:

@@ -16,11 +16,19 @@ if TYPE_CHECKING:
     import torch
 
 
+def consumers_for(rows: int, batch: int, query_heads: int, multiprocessors: int) -> int:
+    """`mainloop.consumers` that suits a problem: 1 where units of 64 query rows fill the device no more than once, so that twice as many work at a time.
+
+    A policy of the library's operators; `plan` takes recipes as they are.  On an H200, 127 queries of 32 heads: 1.1 to 1.4 us of 10 us less.
+    """
+    return 1 if query_heads * most_units(rows, batch, 64) <= multiprocessors else 2
+
+
 @define(eq=False, kw_only=True)
 class PrefillPlan(Plan):
     """A prefill kernel ready to launch for one geometry and up to `max_query_rows` rows of queries, in sequences of any lengths.
 
-    Work is handed out in units: 128 queries of a sequence for one query head.  Where the schedule plans, a planner lists the units of a batch
+    Work is handed out in units: 128 queries (64 with one consumer) of a sequence for one query head.  Where the schedule plans, a planner lists the units of a batch
     on the GPU, once for all layers of a step; a batch of one sequence needs none.
 
     Attributes:
@@ -35,7 +43,7 @@ class PrefillPlan(Plan):
     _own_units_filled: bool = field(init=False, repr=False, default=False)
 
     def _sizes(self) -> Needs:
-        self.max_units = unit_capacity(self.max_query_rows, self.batch)
+        self.max_units = unit_capacity(self.max_query_rows, self.batch, self.kernel.mainloop.unit_rows)
         sizes = {"units": (DType.I32, RECORD * (1 + self.max_units)), "queue": (DType.I32, 2)}
         return {name: size for name, size in sizes.items() if name in self.arguments}
 
@@ -139,7 +147,7 @@ class PrefillPlan(Plan):
             prefill_inputs.check_values(self.kernel, q, k_cache, block_ids, cu_seqlens_q, kv_lens, q_scale, block_mask, strict_block_mask)
         values = self._with_extra(values, extra)
         held = self._tensors(tuple(self.needs), workspace)
-        units = self.query_heads * most_units(q.shape[0], self.batch)
+        units = self.query_heads * most_units(q.shape[0], self.batch, self.kernel.mainloop.unit_rows)
         if not units:
             return out, lse
         if self.planned and not scheduled:

@@ -5,15 +5,15 @@ RECORD = 8
 #: the word that holds the partial slot (-1: the sequence is not split), and its value in an idle record
 SLOT_WORD, IDLE = 4, -2
 
-#: query rows of a prefill unit: a tile of one sequence's queries, for one query head
+#: query rows of a row of a block mask
 QUERY_TILE = 128
 
 
-def most_units(rows: int, batch: int) -> int:
-    """The most tiles that `rows` query rows can be in `batch` sequences, whatever their lengths: each sequence's last tile may hold one row."""
-    return min(rows, (rows + (QUERY_TILE - 1) * batch) // QUERY_TILE)
+def most_units(rows: int, batch: int, unit_rows: int) -> int:
+    """The most units of `unit_rows` that `rows` query rows can be in `batch` sequences, whatever their lengths: each sequence's last unit may hold one row."""
+    return min(rows, (rows + (unit_rows - 1) * batch) // unit_rows)
 
 
-def unit_capacity(rows: int, batch: int) -> int:
+def unit_capacity(rows: int, batch: int, unit_rows: int) -> int:
     """Records that a prefill planner may fill for up to `rows` query rows, beside the header."""
-    return -(-rows // QUERY_TILE) + batch
+    return -(-rows // unit_rows) + batch

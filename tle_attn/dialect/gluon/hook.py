@@ -67,6 +67,12 @@ def _hook_ptx(text, metadata, barriers, role_0_warps):
         join = "@other barrier.cluster.arrive.relaxed; @other barrier.cluster.wait; " * barriers
         others = f"{{ .reg .pred other; .reg .b32 thread; mov.u32 thread, %tid.x; setp.ge.u32 other, thread, {32 * role_0_warps}; {join}}}\n"
         text = text[:start] + others + text[start:]
+    descriptors = re.findall(r"\.param \.align 64 \.b8 (\w+)\[128\]", text)
+    if descriptors and _HOOK in text:  # their way from memory is as long as that of the first data
+        start = text.index("\n", text.index("// %bb.0:", text.index(".entry"))) + 1
+        fetches = "".join(f"mov.b64 at, {d}; cvta.param.u64 at, at; @first prefetch.tensormap [at]; " for d in descriptors)
+        fetch = f"{{ .reg .pred first; .reg .b64 at; .reg .b32 thread; mov.u32 thread, %tid.x; setp.eq.u32 first, thread, 0; {fetches}}}\n"
+        text = text[:start] + fetch + text[start:]
     registers = ""  # of the whole function
     if f"{_HOOK} flag;" in text:  # assembly blocks hand a per-thread answer on
         registers += "\n\t.reg .b32 tle_attn_flag;"

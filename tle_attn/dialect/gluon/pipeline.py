@@ -55,10 +55,10 @@ def smem_operand(buffer, acc):
 def _init_barriers(n, count, warps, more):
     """Thread i of the role initialises barrier i."""
     rounds = " ".join(
-        f"setp.lt.s32 p, t, {n - i}; @p mbarrier.init.shared::cta.b64 [a+{8 * i}], {count};" for i in range(0, n, 32 * warps)
+        f"setp.lt.s32 p, $2, {n - i}; @p mbarrier.init.shared::cta.b64 [a+{8 * i}], {count};" for i in range(0, n, 32 * warps)
     )
     fence = "" if more else "fence.mbarrier_init.release.cluster; "
-    return f"{{ .reg .pred p; .reg .b32 t, a; mov.u32 t, %tid.x; and.b32 t, t, {32 * warps - 1}; mad.lo.u32 a, t, 8, $1; {rounds} {fence}mov.u32 $0, 0; }}"
+    return f"{{ .reg .pred p; .reg .b32 a; mad.lo.u32 a, $2, 8, $1; {rounds} {fence}mov.u32 $0, 0; }}"
 
 
 @gluon.jit
@@ -66,8 +66,9 @@ def alloc_barriers(n: constexpr, arrive_count: constexpr = 1, init: constexpr = 
     mem = gl.allocate_shared_memory(gl.int64, [n, 1], mbarrier.MBarrierLayout())
     # a copy's own arrival counts once, a role's arrival ARRIVALS times: its warps share them
     count: constexpr = arrive_count if expect_bytes else arrive_count * _ARRIVALS
+    thread = gl.arange(0, 32 * gl.num_warps(), _vector_layout(1, gl.num_warps()))
     # Gluon's own init puts a barrier of the role between any two, 35 ns each on an H200
-    gl.inline_asm_elementwise(_init_barriers(n, count, gl.num_warps(), more), "=r,r", [_address(mem)], dtype=gl.int32, is_pure=False, pack=1)
+    gl.inline_asm_elementwise(_init_barriers(n, count, gl.num_warps(), more), "=r,r,r", [_address(mem), thread], dtype=gl.int32, is_pure=False, pack=1)
     if not more:
         role_sync()
     return Barriers(mem, init, expect_bytes)

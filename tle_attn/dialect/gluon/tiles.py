@@ -92,6 +92,18 @@ def pin(vector):
         "=f,f", [vector], dtype=gl.float32, is_pure=False, pack=1)
 
 
+@gluon.constexpr_function
+def _wide_rows_layout(cols):
+    """[64, cols]: the rows of a wgmma accumulator where they are, 4 neighbouring columns a thread, the 4 lanes of a row along 16."""
+    registers = [[0, 1], [0, 2], [8, 0]] + [[0, 16 << i] for i in range((cols // 16).bit_length() - 1)]
+    return gl.DistributedLinearLayout(reg_bases=registers, lane_bases=[[0, 4], [0, 8], [1, 0], [2, 0], [4, 0]], warp_bases=[[16, 0], [32, 0]], block_bases=[], shape=[64, cols])
+
+
+@gluon.jit
+def wide_rows(tile):
+    return gl.convert_layout(tile, _wide_rows_layout(tile.shape[1]))
+
+
 @gluon.jit
 def trans(tile):
     return tile.permute((1, 0))
