@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from attrs import field, frozen
 
-from tle_attn.dialect import copy, jit, load, reduce_max, static_range, vec_index, where
+from tle_attn.dialect import as_int64, copy, jit, load, reduce_max, static_range, vec_index, where
 from tle_attn.spec import Argument, Block, BoxDescriptor, Constant, Function, Port, Problem
 from tle_attn.spec.types import DType, Place
 
@@ -113,9 +113,9 @@ def page_at(ids, lane):
 
 
 @jit
-def open_pages(args, pair, first, kv_len):
+def open_pages(args, seq, first, kv_len):
     """State of a walk over a task's pages: the sequence's page ids, the block in use, the next block, and the page where the next begins."""
-    page_row = args.block_ids + (pair // args.kv_heads) * args.block_ids_stride
+    page_row = args.block_ids + as_int64(seq) * args.block_ids_stride
     start = first_page(first)
     return page_row, page_block(args, page_row, start, kv_len), page_block(args, page_row, start + PAGE_BLOCK, kv_len), start + PAGE_BLOCK
 

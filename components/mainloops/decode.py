@@ -167,10 +167,9 @@ def tile_range(args, kv_len):
 
 
 @jit
-def load_keys(args, pair, first, count, kv_len, flags, boxes, k_scales, full, scales_full, empty):
+def load_keys(args, seq, head, first, count, kv_len, flags, boxes, k_scales, full, scales_full, empty):
     """Producer role: K tiles, and their scales where every key has one."""
-    head = pair % args.kv_heads
-    page_row, ids, later, end = open_pages(args, pair, first, kv_len)
+    page_row, ids, later, end = open_pages(args, seq, first, kv_len)
     if EVICT_FIRST:
         evict_first(flags // 2)
     if KEY_SCALES:
@@ -194,10 +193,9 @@ def load_keys(args, pair, first, count, kv_len, flags, boxes, k_scales, full, sc
 
 
 @jit
-def load_values(args, pair, first, count, kv_len, flags, boxes, full, empty):
+def load_values(args, seq, head, first, count, kv_len, flags, boxes, full, empty):
     """Producer role: V tiles."""
-    head = pair % args.kv_heads
-    page_row, ids, later, end = open_pages(args, pair, first, kv_len)
+    page_row, ids, later, end = open_pages(args, seq, first, kv_len)
     if EVICT_FIRST:
         evict_first(flags // 2)
     for i in range(count):
@@ -227,11 +225,9 @@ def logits(args, s, factor, token, query, q_head, kv_len):
 
 @jit
 def attend(
-    args, pair, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_scales, k_full, v_full, scales_full, k_empty, v_empty
+    args, seq, head, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_scales, k_full, v_full, scales_full, k_empty, v_empty
 ):
     """Consumer role: the product of tile i and the scores of tile i + 1 run together; then the merge."""
-    seq = pair // args.kv_heads
-    head = pair % args.kv_heads
     load_queries(args, q_smem, seq, head)
     o = mma_zeros(HEAD_DIM, COLUMNS, DTYPE)
     l = mma_zeros(TILE, COLUMNS, DTYPE)
@@ -275,16 +271,14 @@ def attend(
         m, l, o = softmax_step(s, m, l, o, p_tile)
         o = wgmma_wait(0, pv_product(v, p_tile, o))
         release(v_empty, last)
-    finish(args, o, m, l, pair, seq, head, slot, first_slot, splits, flags)
+    finish(args, o, m, l, seq, head, slot, first_slot, splits, flags)
 
 
 @jit
 def decode(args):
     """One task of the batch: every query row of a (sequence, key/value head) pair against a run of its keys."""
     # before the set-up, which hides the load
-    pair, first, count, kv_len, slot, first_slot, splits, flags = task(args)
-    if slot == -2:
-        return
+    seq, head, first, count, kv_len, slot, first_slot, splits, flags = task(args)
     k_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
     v_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
     q_smem = alloc([COLUMNS, HEAD_DIM], DTYPE)
@@ -303,17 +297,19 @@ def decode(args):
     k_empty = alloc_barriers(STAGES, READERS, init=READY, more=True)
     v_empty = alloc_barriers(STAGES, READERS, init=READY)
     fence_async()
+    if slot == -2:
+        return
     warp_specialize(
         [
             (
                 attend,
                 (
-                    args, pair, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_scales, k_full, v_full, scales_full,
+                    args, seq, head, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_scales, k_full, v_full, scales_full,
                     k_empty, v_empty,
                 ),
             ),
-            (load_keys, (args, pair, first, count, kv_len, flags, k_boxes, k_scales, k_full, scales_full, k_empty)),
-            (load_values, (args, pair, first, count, kv_len, flags, v_boxes, v_full, v_empty)),
+            (load_keys, (args, seq, head, first, count, kv_len, flags, k_boxes, k_scales, k_full, scales_full, k_empty)),
+            (load_values, (args, seq, head, first, count, kv_len, flags, v_boxes, v_full, v_empty)),
         ],
         [1, 1],
         [PRODUCER_REGISTERS, PRODUCER_REGISTERS],

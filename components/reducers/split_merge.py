@@ -76,7 +76,7 @@ class SplitMerge(Block):
 
 
 @jit
-def finish(args, o, m, l, pair, seq, head, slot, first_slot, splits, flags):
+def finish(args, o, m, l, seq, head, slot, first_slot, splits, flags):
     """Write the rows of an unsplit sequence (slot -1), or join the merge of a split one (slot >= 0); slot -2 is an idle CTA."""
     row = cols(o)
     d = head_dim_of(rows(o))
@@ -92,7 +92,7 @@ def finish(args, o, m, l, pair, seq, head, slot, first_slot, splits, flags):
         ml = args.partial_ml + as_int64(slot) * (2 * COLUMNS)
         store(ml + row, m, mask=row < ROWS)
         store(ml + COLUMNS + row, l, mask=row < ROWS)
-        counter = args.counters + pair * 2
+        counter = args.counters + (seq * args.kv_heads + head) * 2
         if POLL_ABOVE == 0:
             merge_as_last(args, counter, seq, head, first_slot, splits)
         else:
