@@ -6,9 +6,11 @@ their rings; the consumer frees a K slot as soon as the scores are done and the 
 
 from __future__ import annotations
 
-from attrs import field, frozen
+from typing import Any
 
-from tle_attn.checks.resources import register_cap
+from attrs import evolve, field, frozen
+
+from tle_attn.checks.resources import register_cap, shared_limit
 from tle_attn.components.cores.small_m import SmallM
 from tle_attn.components.epilogues.store import StoreEpilogue
 from tle_attn.components.loaders.paged_tma import PagedTma
@@ -56,6 +58,8 @@ class DecodeMainloop(Mainloop):
         ctas_per_sm: CTAs that share a multiprocessor; the register file is divided by it.  Two let one CTA's start and merge hide behind
             the other's loads (1 to 3 us on an H200, docs/performance.md).
         producer_registers: registers per thread of a producer warp; it issues copies and needs few.
+        batch_invariant: promise that a row's result does not depend on the rest of its batch, bit for bit; it needs a schedule that cuts each sequence by
+            its own length alone, which costs time on ragged batches (docs/performance.md).
     """
 
     KIND = "mainloop"
@@ -70,6 +74,8 @@ class DecodeMainloop(Mainloop):
     ctas_per_sm: int = field(default=2, validator=at_least(1, "CTAs that share a multiprocessor", 4), metadata={"tune": (1, 2, 3)})
     producer_registers: int = field(default=32, validator=at_least(24, "registers per thread; setmaxnreg takes multiples of 8 from 24", 240))
 
+    batch_invariant: bool = False
+
     loader: Block = slot("loader", factory=PagedTma)
     ring: Block = slot("ring", factory=MbarrierRing)
     qk: Block = slot("qk", factory=SmallM)
@@ -82,12 +88,36 @@ class DecodeMainloop(Mainloop):
     reduce: Block = slot("reduce", factory=SplitMerge)
     epilogue: Block = slot("epilogue", factory=StoreEpilogue)
 
+    def settled(self, problem: Problem) -> DecodeMainloop:
+        """Of loader, ring and reducer: what depends on the schedule and on what fits."""
+        planned = self.schedule.PLANNED
+        loop = evolve(
+            self, loader=settle(self.loader, evict_first=planned), reduce=settle(self.reduce, poll_above=self.reduce.POLL_ABOVE if planned else 0)
+        )  # fmt: skip
+        if self.ring.stages is not None:
+            return loop
+        tile = 2 * TILE * problem.head_dim * problem.dtype.nbytes
+        fitting = [evolve(loop, ring=evolve(self.ring, stages=n)) for n in range(max(1, self.ring.RING_BYTES // self.ctas_per_sm // tile), 0, -1)]
+        return next((loop for loop in fitting if loop.resources(problem).shared_bytes <= shared_limit(self.ctas_per_sm)), fitting[-1])
+
     def check(self, problem: Problem) -> None:
         if not any(getattr(mask, "BOUNDS_KEYS", False) for mask in self.mask):
             raise SpecError(
                 "no mask ends a sequence's keys at its length", key="mask", value=[mask.NAME for mask in self.mask], allowed='a list with block = "causal" in it',
                 reason="keys are read in whole tiles, and what follows the last token in its tile is never written; a recipe's [[mask]] replaces its parent's list",
             )
+        if self.batch_invariant and not self.schedule.BATCH_INVARIANT:
+            raise SpecError(
+                f"{self.schedule.NAME} cuts a sequence by what else is in the batch", key="mainloop.batch_invariant", value=True,
+                allowed='schedule.block = "static_split"', reason="sums are rounded by where they are cut, so a row would differ from batch to batch",
+            )
+        if not self.schedule.PLANNED:
+            for key, value, allowed, reason in (
+                ("loader.evict_first", self.loader.evict_first, "false, or left out", "the task map says whether K and V exceed the L2 cache, and a static split has none"),
+                ("reduce.poll_above", self.reduce.poll_above, "0, or left out", "CTAs may wait for each other only where all are resident at once, and of a static grid nobody knows"),
+            ):
+                if value:
+                    raise SpecError(f"{self.schedule.NAME} makes no use of {key}", key=key, value=value, allowed=allowed, reason=reason)
         if self.scale.KEY_SCALES and self.ring.stages < 2:
             raise SpecError(
                 "K scales per token need a second ring slot", key="ring.stages", value=self.ring.stages, allowed="2 or more",
@@ -156,6 +186,11 @@ class DecodeMainloop(Mainloop):
             scratch_bytes=4 * n * 4,
             ctas_per_sm=self.ctas_per_sm,
         )
+
+
+def settle(block: Block, **values: Any) -> Block:
+    """The block with these values for the options that were left open."""
+    return evolve(block, **{name: value for name, value in values.items() if getattr(block, name) is None})
 
 
 @jit

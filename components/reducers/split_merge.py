@@ -8,6 +8,7 @@ Partials are unnormalised: numerator [slot][query row][head_dim], then the base-
 from __future__ import annotations
 
 from attrs import field, frozen
+from attrs.validators import optional
 
 from tle_attn.dialect import (
     arrive_release,
@@ -42,7 +43,7 @@ WARPS = 4
 
 @frozen(kw_only=True)
 class SplitMerge(Block):
-    """Last arriver up to `poll_above` splits, sliced polling above (0 = the last arriver always merges).
+    """Last arriver up to `poll_above` splits, sliced polling above (0 = the last arriver always merges).  Left open: POLL_ABOVE with a task map, else 0.
 
     Source of the default: measured on an H200; above 8 splits one SM reading all partials costs more than the poll (docs/performance.md).
     """
@@ -50,7 +51,9 @@ class SplitMerge(Block):
     KIND = "reduce"
     NAME = "split_merge"
 
-    poll_above: int = field(default=8, validator=at_least(0, "number of splits above which a sequence's CTAs poll and merge a slice each"))
+    POLL_ABOVE = 8
+
+    poll_above: int | None = field(default=None, validator=optional(at_least(0, "number of splits above which a sequence's CTAs poll and merge a slice each")))
 
     def constants(self, problem: Problem) -> dict[str, Constant]:
         # 32 slices of all query rows keep 32 CTAs busy; the compiler's scratch for a slice's last sum, 16 B x block, must not cost bf16 its second CTA
