@@ -30,6 +30,8 @@ from tle_attn.dialect import (
     alloc_plain,
     barrier_wait,
     cdiv,
+    cluster_barrier,
+    cluster_dims,
     cols,
     evict_first,
     fence_async,
@@ -118,6 +120,17 @@ class DecodeMainloop(Mainloop):
             ):
                 if value:
                     raise SpecError(f"{self.schedule.NAME} makes no use of {key}", key=key, value=value, allowed=allowed, reason=reason)
+        cluster = self.reduce.resources(problem).cluster
+        if cluster > 1 and self.schedule.PLANNED:
+            raise SpecError(
+                f"{self.reduce.NAME} needs a static split", key="reduce.block", value=self.reduce.NAME, allowed="schedule.block = \"static_split\"",
+                reason="a cluster's CTAs are consecutive parts of one sequence; the tasks of a map are as they come",
+            )
+        if cluster > 1 and self.schedule.splits % cluster:
+            raise SpecError(
+                f"{self.schedule.splits} splits are no whole clusters", key="schedule.splits", value=self.schedule.splits, allowed=f"a multiple of reduce.size, {cluster}",
+                reason="a cluster's CTAs are consecutive parts of one sequence",
+            )
         if self.scale.KEY_SCALES and self.ring.stages < 2:
             raise SpecError(
                 "K scales per token need a second ring slot", key="ring.stages", value=self.ring.stages, allowed="2 or more",
@@ -126,6 +139,7 @@ class DecodeMainloop(Mainloop):
 
     def constants(self, problem: Problem) -> dict[str, Constant]:
         return {
+            "CLUSTER": Constant(self.reduce.resources(problem).cluster, "CTAs of a cluster"),
             "PRODUCER_REGISTERS": Constant(self.producer_registers, "registers per thread of a producer warp"),
             "SKIP_PAGES": Constant(
                 any("first_key" in block.HOOKS for _, block in self.parts()) and self.loader.pages(problem) > 1, "a tile's first pages may lie before every window"
@@ -135,6 +149,8 @@ class DecodeMainloop(Mainloop):
     def launch_note(self, problem: Problem, entry: str) -> str:
         if entry == "decode":
             grid = "(tasks,)" if self.schedule.PLANNED else "(splits, batch * kv_heads)"
+            cluster = self.resources(problem).cluster
+            grid += f" in clusters of {cluster}" if cluster > 1 else ""
             return f"grid {grid}, 4 warps, at most {register_cap(self.resources(problem))} registers a thread"
         return "grid (tasks,), 4 warps"
 
@@ -161,6 +177,7 @@ class DecodeMainloop(Mainloop):
 
     def resources(self, problem: Problem) -> Resources:
         n, d, t, stages = problem.columns, problem.head_dim, problem.dtype, self.ring.stages
+        reducer = self.reduce.resources(problem)
         boxes = stages * self.loader.copies(problem)
         expect = int(self.loader.box_bytes(problem) * self.loader.expect_scale)
         buffers = [
@@ -179,12 +196,13 @@ class DecodeMainloop(Mainloop):
             buffers.append(SharedBuffer("k_scales", (stages, TILE), DType.F32, "scales of key tiles"))
             barriers.append(MBarriers("scales_full", stages, 1, 0, False, ("load_keys",), ("attend",)))
         return Resources(
-            buffers=tuple(buffers),
-            barriers=tuple(barriers),
+            buffers=(*buffers, *reducer.buffers),
+            barriers=(*barriers, *reducer.barriers),
             named=(NamedBarriers("publish", 15, 1, 128),),
             roles=(Role("attend", "attend", 4, 0), Role("load_keys", "load_keys", 1, self.producer_registers), Role("load_values", "load_values", 1, self.producer_registers)),
             scratch_bytes=4 * n * 4,
             ctas_per_sm=self.ctas_per_sm,
+            cluster=reducer.cluster,
         )
 
 
@@ -260,7 +278,8 @@ def logits(args, s, factor, token, query, q_head, kv_len):
 
 @jit
 def attend(
-    args, seq, head, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_scales, k_full, v_full, scales_full, k_empty, v_empty
+    args, seq, head, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_scales, k_full, v_full, scales_full, k_empty, v_empty,
+    states, sums, landed,
 ):
     """Consumer role: the product of tile i and the scores of tile i + 1 run together; then the merge."""
     load_queries(args, q_smem, seq, head)
@@ -306,12 +325,14 @@ def attend(
         m, l, o = softmax_step(s, m, l, o, p_tile)
         o = wgmma_wait(0, pv_product(v, p_tile, o))
         release(v_empty, last)
-    finish(args, o, m, l, seq, head, slot, first_slot, splits, flags)
+    finish(args, o, m, l, seq, head, slot, first_slot, splits, flags, states, sums, landed)
 
 
 @jit
 def decode(args):
     """One task of the batch: every query row of a (sequence, key/value head) pair against a run of its keys."""
+    if CLUSTER > 1:
+        cluster_dims(CLUSTER)
     # before the set-up, which hides the load
     seq, head, first, count, kv_len, slot, first_slot, splits, flags = task(args)
     k_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
@@ -331,7 +352,11 @@ def decode(args):
         scales_full = alloc_barriers(STAGES, more=True)
     k_empty = alloc_barriers(STAGES, READERS, init=READY, more=True)
     v_empty = alloc_barriers(STAGES, READERS, init=READY)
+    if CLUSTER > 1:
+        states, sums, landed = open_exchange()
     fence_async()
+    if CLUSTER > 1:
+        cluster_barrier()
     if slot == -2:
         return
     warp_specialize(
@@ -340,7 +365,7 @@ def decode(args):
                 attend,
                 (
                     args, seq, head, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_scales, k_full, v_full, scales_full,
-                    k_empty, v_empty,
+                    k_empty, v_empty, states, sums, landed,
                 ),
             ),
             (load_keys, (args, seq, head, first, count, kv_len, flags, k_boxes, k_scales, k_full, scales_full, k_empty)),

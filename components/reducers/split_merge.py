@@ -79,7 +79,7 @@ class SplitMerge(Block):
 
 
 @jit
-def finish(args, o, m, l, seq, head, slot, first_slot, splits, flags):
+def finish(args, o, m, l, seq, head, slot, first_slot, splits, flags, states, sums, landed):
     """Write the rows of an unsplit sequence (slot -1), or join the merge of a split one (slot >= 0); slot -2 is an idle CTA."""
     row = cols(o)
     d = head_dim_of(rows(o))

@@ -748,7 +748,7 @@ def logits(s, factor, token, query):
 @jit
 def attend(
     q, q_token_stride, q_head_stride, scale_log2, kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, seq,
-    head, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty, v_empty
+    head, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty, v_empty,
 ):
     """Consumer role: the product of tile i and the scores of tile i + 1 run together; then the merge."""
     load_queries(q, q_token_stride, q_head_stride, q_smem, seq, head)

@@ -847,7 +847,7 @@ def logits(s, factor, token, query):
 def attend(
     q, q_token_stride, q_head_stride, scale_log2, q_scale, q_scale_stride, v_scale, kv_heads, partial_o, partial_ml, counters, out,
     out_token_stride, out_head_stride, seq, head, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring,
-    k_scales, k_full, v_full, scales_full, k_empty, v_empty
+    k_scales, k_full, v_full, scales_full, k_empty, v_empty,
 ):
     """Consumer role: the product of tile i and the scores of tile i + 1 run together; then the merge."""
     load_queries(q, q_token_stride, q_head_stride, q_smem, seq, head)
@@ -927,8 +927,7 @@ def decode(
                 (
                     q, q_token_stride, q_head_stride, scale_log2, q_scale, q_scale_stride, v_scale, kv_heads, partial_o, partial_ml,
                     counters, out, out_token_stride, out_head_stride, seq, head, first, count, kv_len, slot, first_slot, splits, flags,
-                    q_smem, p_smem, k_ring, v_ring, k_scales, k_full, v_full, scales_full,
-                    k_empty, v_empty,
+                    q_smem, p_smem, k_ring, v_ring, k_scales, k_full, v_full, scales_full, k_empty, v_empty,
                 ),
             ),
             (

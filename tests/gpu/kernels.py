@@ -75,7 +75,10 @@ UNSPLIT = tuple(
 #: fp8 cut by each sequence's own length alone
 STATIC_FP8 = tuple(config(recipe, schedule__block="static_split") for recipe in (FP8, FP8_PER_TOKEN))
 
-ALL = tuple(dict.fromkeys((*POINTS, *FP8_POINTS, *GROUPS, *FP8_GROUPS, *HEAD_DIM_64, *SOFT_CAPS, *WINDOWS, *LSE, *STAGES, *MAXIMA, *MERGES, *UNSPLIT, *STATIC_FP8)))
+#: clusters that merge in shared memory: all of a sequence's parts, and clusters of them
+CLUSTERS = tuple(config("variants/decode_bf16_cluster", q, 64, 8, 2, schedule__splits=splits) for q, splits in ((1, 4), (2, 16)))
+
+ALL = tuple(dict.fromkeys((*POINTS, *FP8_POINTS, *GROUPS, *FP8_GROUPS, *HEAD_DIM_64, *SOFT_CAPS, *WINDOWS, *LSE, *STAGES, *MAXIMA, *MERGES, *UNSPLIT, *STATIC_FP8, *CLUSTERS)))
 
 
 def cascade_kernels() -> dict[str, Kernel]:
