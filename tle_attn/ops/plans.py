@@ -19,7 +19,7 @@ from ..errors import InputError, SpecError, TleAttnError
 from ..runtime.decode import DecodePlan, idle_tasks, plan_decode, task_capacity
 from ..runtime.executors import EmulatedExecutor, make_executor
 from ..runtime.inputs import torch_dtype
-from ..spec import Kernel, Problem
+from ..spec import Kernel
 
 #: recipe by what a scale of K belongs to
 RECIPES = {"none": "hy3/decode_bf16", "tensor": "hy3/decode_fp8", "token_head": "hy3/decode_fp8_per_token"}
