@@ -22,7 +22,7 @@ SPARE_PAGES = 3
 
 
 def decode_problem(
-    case: str,
+    case: str | Sequence[int],
     *,
     query_tokens: int,
     layout: str,
@@ -32,7 +32,7 @@ def decode_problem(
     quant: int | None = None,
     device: torch.device | str = "cuda",
 ) -> DecodeProblem:
-    """Problem of unit variance: pages in random order, this step's tokens counted in kv_lens, NaN in every slot without a token.
+    """Problem of unit variance, of a workload's or of given KV lengths: pages in random order, this step's tokens counted in kv_lens, NaN in every slot without a token.
 
     `quant`: None for bf16; 1 for fp8 with K and V scales per tensor; 0 for fp8 with K scales per token and head in extra rows of the K cache, V
     per head; Q scales per token and head in both.
@@ -40,7 +40,7 @@ def decode_problem(
     """
     if layout not in ("NHD", "HND"):
         raise ValueError(f'layout: {layout!r}; allowed: "NHD", "HND"')
-    lengths = WORKLOADS[case]
+    lengths = WORKLOADS[case] if isinstance(case, str) else case
     generator = torch.Generator(device).manual_seed(SEED)
     block_ids, live = paged(lengths, page, generator, device)
     pages = len(live)

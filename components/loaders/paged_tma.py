@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from attrs import field, frozen
 
-from tle_attn.dialect import copy, jit, load, reduce_max, static_range, vec_index, where
+from tle_attn.dialect import as_int64, copy, jit, load, reduce_max, static_range, vec_index, where
 from tle_attn.spec import Argument, Block, BoxDescriptor, Constant, Function, Port, Problem
 from tle_attn.spec.types import DType, Place
 
@@ -31,8 +31,8 @@ class PagedTma(Block):
     KIND = "loader"
     NAME = "paged_tma"
 
-    #: let K and V leave the L2 cache first where a step's tiles exceed it
-    evict_first: bool = field(default=True, metadata={"tune": (True, False)})
+    #: let K and V leave the L2 cache first where a step's tiles exceed it; the task map says where.  Left open: with a task map
+    evict_first: bool | None = field(default=None, metadata={"tune": (True, False)})
     #: bytes that one use of a full barrier is told to expect, as a multiple of what a box brings; anything but 1 breaks the protocol
     expect_scale: float = field(default=1.0, metadata={"testing": True})
 
@@ -64,7 +64,7 @@ class PagedTma(Block):
             "PAGE": Constant(problem.page, "tokens of a cache page"),
             "TILE_PAGES": Constant(self.pages(problem), "pages that make up a tile"),
             "PAGE_TILES": Constant(max(1, problem.page // TILE), "tiles in a page"),
-            "EVICT_FIRST": Constant(self.evict_first, "K and V leave the L2 cache first where they exceed it"),
+            "EVICT_FIRST": Constant(bool(self.evict_first), "K and V leave the L2 cache first where they exceed it"),
             "PAGE_BLOCK": Constant(PAGE_BLOCK, "page ids that the producer warp holds in a register"),
             "COLUMN_BLOCKS": Constant(self.column_blocks(problem), "128-byte column blocks of a tile row"),
             "COPIES": Constant(self.copies(problem), "boxes (and full barriers) of a tile"),
@@ -113,9 +113,9 @@ def page_at(ids, lane):
 
 
 @jit
-def open_pages(args, pair, first, kv_len):
+def open_pages(args, seq, first, kv_len):
     """State of a walk over a task's pages: the sequence's page ids, the block in use, the next block, and the page where the next begins."""
-    page_row = args.block_ids + (pair // args.kv_heads) * args.block_ids_stride
+    page_row = args.block_ids + as_int64(seq) * args.block_ids_stride
     start = first_page(first)
     return page_row, page_block(args, page_row, start, kv_len), page_block(args, page_row, start + PAGE_BLOCK, kv_len), start + PAGE_BLOCK
 

@@ -6,9 +6,11 @@ their rings; the consumer frees a K slot as soon as the scores are done and the 
 
 from __future__ import annotations
 
-from attrs import field, frozen
+from typing import Any
 
-from tle_attn.checks.resources import register_cap
+from attrs import evolve, field, frozen
+
+from tle_attn.checks.resources import register_cap, shared_limit
 from tle_attn.components.cores.small_m import SmallM
 from tle_attn.components.epilogues.store import StoreEpilogue
 from tle_attn.components.loaders.paged_tma import PagedTma
@@ -28,6 +30,8 @@ from tle_attn.dialect import (
     alloc_plain,
     barrier_wait,
     cdiv,
+    cluster_barrier,
+    cluster_dims,
     cols,
     evict_first,
     fence_async,
@@ -56,6 +60,8 @@ class DecodeMainloop(Mainloop):
         ctas_per_sm: CTAs that share a multiprocessor; the register file is divided by it.  Two let one CTA's start and merge hide behind
             the other's loads (1 to 3 us on an H200, docs/performance.md).
         producer_registers: registers per thread of a producer warp; it issues copies and needs few.
+        batch_invariant: promise that a row's result does not depend on the rest of its batch, bit for bit; it needs a schedule that cuts each sequence by
+            its own length alone, which costs time on ragged batches (docs/performance.md).
     """
 
     KIND = "mainloop"
@@ -70,6 +76,8 @@ class DecodeMainloop(Mainloop):
     ctas_per_sm: int = field(default=2, validator=at_least(1, "CTAs that share a multiprocessor", 4), metadata={"tune": (1, 2, 3)})
     producer_registers: int = field(default=32, validator=at_least(24, "registers per thread; setmaxnreg takes multiples of 8 from 24", 240))
 
+    batch_invariant: bool = False
+
     loader: Block = slot("loader", factory=PagedTma)
     ring: Block = slot("ring", factory=MbarrierRing)
     qk: Block = slot("qk", factory=SmallM)
@@ -82,11 +90,46 @@ class DecodeMainloop(Mainloop):
     reduce: Block = slot("reduce", factory=SplitMerge)
     epilogue: Block = slot("epilogue", factory=StoreEpilogue)
 
+    def settled(self, problem: Problem) -> DecodeMainloop:
+        """Of loader, ring and reducer: what depends on the schedule and on what fits."""
+        planned = self.schedule.PLANNED
+        loop = evolve(
+            self, loader=settle(self.loader, evict_first=planned), reduce=settle(self.reduce, poll_above=self.reduce.POLL_ABOVE if planned else 0)
+        )  # fmt: skip
+        if self.ring.stages is not None:
+            return loop
+        tile = 2 * TILE * problem.head_dim * problem.dtype.nbytes
+        fitting = [evolve(loop, ring=evolve(self.ring, stages=n)) for n in range(max(1, self.ring.RING_BYTES // self.ctas_per_sm // tile), 0, -1)]
+        return next((loop for loop in fitting if loop.resources(problem).shared_bytes <= shared_limit(self.ctas_per_sm)), fitting[-1])
+
     def check(self, problem: Problem) -> None:
         if not any(getattr(mask, "BOUNDS_KEYS", False) for mask in self.mask):
             raise SpecError(
                 "no mask ends a sequence's keys at its length", key="mask", value=[mask.NAME for mask in self.mask], allowed='a list with block = "causal" in it',
                 reason="keys are read in whole tiles, and what follows the last token in its tile is never written; a recipe's [[mask]] replaces its parent's list",
+            )
+        if self.batch_invariant and not self.schedule.BATCH_INVARIANT:
+            raise SpecError(
+                f"{self.schedule.NAME} cuts a sequence by what else is in the batch", key="mainloop.batch_invariant", value=True,
+                allowed='schedule.block = "static_split"', reason="sums are rounded by where they are cut, so a row would differ from batch to batch",
+            )
+        if not self.schedule.PLANNED:
+            for key, value, allowed, reason in (
+                ("loader.evict_first", self.loader.evict_first, "false, or left out", "the task map says whether K and V exceed the L2 cache, and a static split has none"),
+                ("reduce.poll_above", self.reduce.poll_above, "0, or left out", "CTAs may wait for each other only where all are resident at once, and of a static grid nobody knows"),
+            ):
+                if value:
+                    raise SpecError(f"{self.schedule.NAME} makes no use of {key}", key=key, value=value, allowed=allowed, reason=reason)
+        cluster = self.reduce.resources(problem).cluster
+        if cluster > 1 and self.schedule.PLANNED:
+            raise SpecError(
+                f"{self.reduce.NAME} needs a static split", key="reduce.block", value=self.reduce.NAME, allowed="schedule.block = \"static_split\"",
+                reason="a cluster's CTAs are consecutive parts of one sequence; the tasks of a map are as they come",
+            )
+        if cluster > 1 and self.schedule.splits % cluster:
+            raise SpecError(
+                f"{self.schedule.splits} splits are no whole clusters", key="schedule.splits", value=self.schedule.splits, allowed=f"a multiple of reduce.size, {cluster}",
+                reason="a cluster's CTAs are consecutive parts of one sequence",
             )
         if self.scale.KEY_SCALES and self.ring.stages < 2:
             raise SpecError(
@@ -96,6 +139,7 @@ class DecodeMainloop(Mainloop):
 
     def constants(self, problem: Problem) -> dict[str, Constant]:
         return {
+            "CLUSTER": Constant(self.reduce.resources(problem).cluster, "CTAs of a cluster"),
             "PRODUCER_REGISTERS": Constant(self.producer_registers, "registers per thread of a producer warp"),
             "SKIP_PAGES": Constant(
                 any("first_key" in block.HOOKS for _, block in self.parts()) and self.loader.pages(problem) > 1, "a tile's first pages may lie before every window"
@@ -105,6 +149,8 @@ class DecodeMainloop(Mainloop):
     def launch_note(self, problem: Problem, entry: str) -> str:
         if entry == "decode":
             grid = "(tasks,)" if self.schedule.PLANNED else "(splits, batch * kv_heads)"
+            cluster = self.resources(problem).cluster
+            grid += f" in clusters of {cluster}" if cluster > 1 else ""
             return f"grid {grid}, 4 warps, at most {register_cap(self.resources(problem))} registers a thread"
         return "grid (tasks,), 4 warps"
 
@@ -131,6 +177,7 @@ class DecodeMainloop(Mainloop):
 
     def resources(self, problem: Problem) -> Resources:
         n, d, t, stages = problem.columns, problem.head_dim, problem.dtype, self.ring.stages
+        reducer = self.reduce.resources(problem)
         boxes = stages * self.loader.copies(problem)
         expect = int(self.loader.box_bytes(problem) * self.loader.expect_scale)
         buffers = [
@@ -149,13 +196,19 @@ class DecodeMainloop(Mainloop):
             buffers.append(SharedBuffer("k_scales", (stages, TILE), DType.F32, "scales of key tiles"))
             barriers.append(MBarriers("scales_full", stages, 1, 0, False, ("load_keys",), ("attend",)))
         return Resources(
-            buffers=tuple(buffers),
-            barriers=tuple(barriers),
+            buffers=(*buffers, *reducer.buffers),
+            barriers=(*barriers, *reducer.barriers),
             named=(NamedBarriers("publish", 15, 1, 128),),
             roles=(Role("attend", "attend", 4, 0), Role("load_keys", "load_keys", 1, self.producer_registers), Role("load_values", "load_values", 1, self.producer_registers)),
             scratch_bytes=4 * n * 4,
             ctas_per_sm=self.ctas_per_sm,
+            cluster=reducer.cluster,
         )
+
+
+def settle(block: Block, **values: Any) -> Block:
+    """The block with these values for the options that were left open."""
+    return evolve(block, **{name: value for name, value in values.items() if getattr(block, name) is None})
 
 
 @jit
@@ -167,10 +220,9 @@ def tile_range(args, kv_len):
 
 
 @jit
-def load_keys(args, pair, first, count, kv_len, flags, boxes, k_scales, full, scales_full, empty):
+def load_keys(args, seq, head, first, count, kv_len, flags, boxes, k_scales, full, scales_full, empty):
     """Producer role: K tiles, and their scales where every key has one."""
-    head = pair % args.kv_heads
-    page_row, ids, later, end = open_pages(args, pair, first, kv_len)
+    page_row, ids, later, end = open_pages(args, seq, first, kv_len)
     if EVICT_FIRST:
         evict_first(flags // 2)
     if KEY_SCALES:
@@ -194,10 +246,9 @@ def load_keys(args, pair, first, count, kv_len, flags, boxes, k_scales, full, sc
 
 
 @jit
-def load_values(args, pair, first, count, kv_len, flags, boxes, full, empty):
+def load_values(args, seq, head, first, count, kv_len, flags, boxes, full, empty):
     """Producer role: V tiles."""
-    head = pair % args.kv_heads
-    page_row, ids, later, end = open_pages(args, pair, first, kv_len)
+    page_row, ids, later, end = open_pages(args, seq, first, kv_len)
     if EVICT_FIRST:
         evict_first(flags // 2)
     for i in range(count):
@@ -227,11 +278,10 @@ def logits(args, s, factor, token, query, q_head, kv_len):
 
 @jit
 def attend(
-    args, pair, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_scales, k_full, v_full, scales_full, k_empty, v_empty
+    args, seq, head, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_scales, k_full, v_full, scales_full, k_empty, v_empty,
+    states, sums, landed,
 ):
     """Consumer role: the product of tile i and the scores of tile i + 1 run together; then the merge."""
-    seq = pair // args.kv_heads
-    head = pair % args.kv_heads
     load_queries(args, q_smem, seq, head)
     o = mma_zeros(HEAD_DIM, COLUMNS, DTYPE)
     l = mma_zeros(TILE, COLUMNS, DTYPE)
@@ -275,16 +325,16 @@ def attend(
         m, l, o = softmax_step(s, m, l, o, p_tile)
         o = wgmma_wait(0, pv_product(v, p_tile, o))
         release(v_empty, last)
-    finish(args, o, m, l, pair, seq, head, slot, first_slot, splits, flags)
+    finish(args, o, m, l, seq, head, slot, first_slot, splits, flags, states, sums, landed)
 
 
 @jit
 def decode(args):
     """One task of the batch: every query row of a (sequence, key/value head) pair against a run of its keys."""
+    if CLUSTER > 1:
+        cluster_dims(CLUSTER)
     # before the set-up, which hides the load
-    pair, first, count, kv_len, slot, first_slot, splits, flags = task(args)
-    if slot == -2:
-        return
+    seq, head, first, count, kv_len, slot, first_slot, splits, flags = task(args)
     k_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
     v_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
     q_smem = alloc([COLUMNS, HEAD_DIM], DTYPE)
@@ -302,18 +352,24 @@ def decode(args):
         scales_full = alloc_barriers(STAGES, more=True)
     k_empty = alloc_barriers(STAGES, READERS, init=READY, more=True)
     v_empty = alloc_barriers(STAGES, READERS, init=READY)
+    if CLUSTER > 1:
+        states, sums, landed = open_exchange()
     fence_async()
+    if CLUSTER > 1:
+        cluster_barrier()
+    if slot == -2:
+        return
     warp_specialize(
         [
             (
                 attend,
                 (
-                    args, pair, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_scales, k_full, v_full, scales_full,
-                    k_empty, v_empty,
+                    args, seq, head, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_scales, k_full, v_full, scales_full,
+                    k_empty, v_empty, states, sums, landed,
                 ),
             ),
-            (load_keys, (args, pair, first, count, kv_len, flags, k_boxes, k_scales, k_full, scales_full, k_empty)),
-            (load_values, (args, pair, first, count, kv_len, flags, v_boxes, v_full, v_empty)),
+            (load_keys, (args, seq, head, first, count, kv_len, flags, k_boxes, k_scales, k_full, scales_full, k_empty)),
+            (load_values, (args, seq, head, first, count, kv_len, flags, v_boxes, v_full, v_empty)),
         ],
         [1, 1],
         [PRODUCER_REGISTERS, PRODUCER_REGISTERS],

@@ -12,7 +12,7 @@ from attrs import field, frozen
 
 from tle_attn.checks.resources import register_cap
 from tle_attn.components.epilogues.store_aligned import StoreAligned
-from tle_attn.components.reducers.split_merge import merge_state
+from tle_attn.components.reducers.split_merge import merge_states
 from tle_attn.components.sources.stack import StackSource
 from tle_attn.dialect import F32, as_int64, cols, full_rows, jit, load, program_id, role_sync, rows, tile_zeros, where
 from tle_attn.errors import SpecError
@@ -94,7 +94,7 @@ def add_state(m, l, acc, outs, out_at, lses, lse_at, d, here):
     m_i = load(lses + lse_at, mask=here, other=float("-inf")) * LOG2_UNIT
     o_i = load(outs + out_at[:, None] + d[None, :], mask=here[:, None] & (d < HEAD_DIM)[None, :], other=0.0).to(F32)
     o_i = where((m_i > float("-inf"))[:, None], o_i, 0.0)
-    return merge_state(m, l, acc, m_i, 1.0, o_i)
+    return merge_states(m, l, acc, (m_i,), (1.0,), (o_i,))
 
 
 @jit

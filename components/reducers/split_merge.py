@@ -8,6 +8,7 @@ Partials are unnormalised: numerator [slot][query row][head_dim], then the base-
 from __future__ import annotations
 
 from attrs import field, frozen
+from attrs.validators import optional
 
 from tle_attn.dialect import (
     arrive_release,
@@ -42,7 +43,7 @@ WARPS = 4
 
 @frozen(kw_only=True)
 class SplitMerge(Block):
-    """Last arriver up to `poll_above` splits, sliced polling above (0 = the last arriver always merges).
+    """Last arriver up to `poll_above` splits, sliced polling above (0 = the last arriver always merges).  Left open: POLL_ABOVE with a task map, else 0.
 
     Source of the default: measured on an H200; above 8 splits one SM reading all partials costs more than the poll (docs/performance.md).
     """
@@ -50,7 +51,9 @@ class SplitMerge(Block):
     KIND = "reduce"
     NAME = "split_merge"
 
-    poll_above: int = field(default=8, validator=at_least(0, "number of splits above which a sequence's CTAs poll and merge a slice each"))
+    POLL_ABOVE = 8
+
+    poll_above: int | None = field(default=None, validator=optional(at_least(0, "number of splits above which a sequence's CTAs poll and merge a slice each")))
 
     def constants(self, problem: Problem) -> dict[str, Constant]:
         # 32 slices of all query rows keep 32 CTAs busy; the compiler's scratch for a slice's last sum, 16 B x block, must not cost bf16 its second CTA
@@ -76,7 +79,7 @@ class SplitMerge(Block):
 
 
 @jit
-def finish(args, o, m, l, pair, seq, head, slot, first_slot, splits, flags):
+def finish(args, o, m, l, seq, head, slot, first_slot, splits, flags, states, sums, landed):
     """Write the rows of an unsplit sequence (slot -1), or join the merge of a split one (slot >= 0); slot -2 is an idle CTA."""
     row = cols(o)
     d = head_dim_of(rows(o))
@@ -92,7 +95,7 @@ def finish(args, o, m, l, pair, seq, head, slot, first_slot, splits, flags):
         ml = args.partial_ml + as_int64(slot) * (2 * COLUMNS)
         store(ml + row, m, mask=row < ROWS)
         store(ml + COLUMNS + row, l, mask=row < ROWS)
-        counter = args.counters + pair * 2
+        counter = args.counters + (seq * args.kv_heads + head) * 2
         if POLL_ABOVE == 0:
             merge_as_last(args, counter, seq, head, first_slot, splits)
         else:
@@ -112,13 +115,58 @@ def merge_as_last(args, counter, seq, head, first_slot, splits):
 
 
 @jit
-def merge_state(m, l, acc, m_i, l_i, o_i):
-    """Two partial results of each row: maximum, sum and numerator; one that has seen no key (m = -inf) changes nothing."""
-    m_new = maximum(m, m_i)
-    m_ref = where(m_new > float("-inf"), m_new, 0.0)
-    old = exp2(m - m_ref)
-    new = exp2(m_i - m_ref)
-    return m_new, l * old + l_i * new, acc * old[:, None] + o_i * new[:, None]
+def merge_states(m, l, acc, more_m, more_l, more_o):
+    """The state of each row and further partial results (tuples): maximum, sum and numerator; one that has seen no key (m = -inf) changes nothing.
+
+    The maximum of all first, so that each is weighted once: less code on a path that every instruction of is fetched for the first time.
+    """
+    top = m
+    for u in static_range(len(more_m)):
+        top = maximum(top, more_m[u])
+    reference = where(top > float("-inf"), top, 0.0)
+    weight = exp2(m - reference)
+    l = l * weight
+    acc = acc * weight[:, None]
+    for u in static_range(len(more_m)):
+        weight = exp2(more_m[u] - reference)
+        l += more_l[u] * weight
+        acc += more_o[u] * weight[:, None]
+    return top, l, acc
+
+
+@jit
+def add_whole_partials(args, m, l, acc, r, d, keep, first_slot, first, splits):
+    """MERGE_UNROLL partials from `first` on join the state of every query row."""
+    more_m = ()
+    more_l = ()
+    more_o = ()
+    for u in static_range(MERGE_UNROLL):
+        here = first + u < splits
+        slot = as_int64(first_slot + first + u)
+        ml = args.partial_ml + slot * (2 * COLUMNS)
+        o = args.partial_o + slot * (COLUMNS * HEAD_DIM) + (r * HEAD_DIM)[:, None] + d[None, :]
+        more_m = more_m + (load(ml + r, mask=(r < ROWS) & here, other=float("-inf"), cache_modifier=".cg"),)
+        more_l = more_l + (load(ml + COLUMNS + r, mask=(r < ROWS) & here, other=0.0, cache_modifier=".cg"),)
+        more_o = more_o + (load(o, mask=keep & here, other=0.0, cache_modifier=".cg"),)
+    return merge_states(m, l, acc, more_m, more_l, more_o)
+
+
+@jit
+def add_slices(args, m, l, acc, row, d, first_slot, first, splits):
+    """SLICE_UNROLL times SLICE_ROWS partials from `first` on join the states of the tile's rows."""
+    more_m = ()
+    more_l = ()
+    more_o = ()
+    for u in static_range(SLICE_UNROLL):
+        part = first + u * SLICE_ROWS + rows(acc)
+        here = part < splits
+        slot = as_int64(first_slot + part)
+        ml = args.partial_ml + slot * (2 * COLUMNS) + row
+        o = args.partial_o + (slot * (COLUMNS * HEAD_DIM) + row * HEAD_DIM)[:, None] + d[None, :]
+        more_m = more_m + (load(ml, mask=here, other=float("-inf"), cache_modifier=".cg"),)
+        more_l = more_l + (load(ml + COLUMNS, mask=here, other=0.0, cache_modifier=".cg"),)
+        more_o = more_o + (load(o, mask=here[:, None] & (d >= 0)[None, :], other=0.0, cache_modifier=".cg"),)
+    return merge_states(m, l, acc, more_m, more_l, more_o)
 
 
 @jit
@@ -130,14 +178,7 @@ def merge_all(args, seq, head, first_slot, splits):
     l = full_rows(acc, 0.0)
     m = full_rows(acc, float("-inf"))
     for s in range(0, splits, MERGE_UNROLL):
-        for u in static_range(MERGE_UNROLL):
-            here = s + u < splits
-            slot = as_int64(first_slot + s + u)
-            ml = args.partial_ml + slot * (2 * COLUMNS)
-            m_i = load(ml + r, mask=(r < ROWS) & here, other=float("-inf"), cache_modifier=".cg")
-            l_i = load(ml + COLUMNS + r, mask=(r < ROWS) & here, other=0.0, cache_modifier=".cg")
-            o_i = load(args.partial_o + slot * (COLUMNS * HEAD_DIM) + (r * HEAD_DIM)[:, None] + d[None, :], mask=keep & here, other=0.0, cache_modifier=".cg")
-            m, l, acc = merge_state(m, l, acc, m_i, l_i, o_i)
+        m, l, acc = add_whole_partials(args, m, l, acc, r, d, keep, first_slot, s, splits)
     write_rows(args, acc * inverse_of(l)[:, None], r[:, None], d[None, :], keep, seq, head)
     write_lse(args, m, l, r, r < ROWS, seq, head)
 
@@ -163,15 +204,7 @@ def merge_slice(args, seq, head, first_slot, splits, row, block):
     m = full_rows(acc, float("-inf"))
     d = block * SLICE + cols(acc)
     for s in range(0, splits, SLICE_ROWS * SLICE_UNROLL):
-        for u in static_range(SLICE_UNROLL):
-            part = s + u * SLICE_ROWS + rows(acc)
-            here = part < splits
-            slot = as_int64(first_slot + part)
-            ml = args.partial_ml + slot * (2 * COLUMNS) + row
-            m_i = load(ml, mask=here, other=float("-inf"), cache_modifier=".cg")
-            l_i = load(ml + COLUMNS, mask=here, other=0.0, cache_modifier=".cg")
-            o_i = load(args.partial_o + (slot * (COLUMNS * HEAD_DIM) + row * HEAD_DIM)[:, None] + d[None, :], mask=here[:, None] & (d >= 0)[None, :], other=0.0, cache_modifier=".cg")
-            m, l, acc = merge_state(m, l, acc, m_i, l_i, o_i)
+        m, l, acc = add_slices(args, m, l, acc, row, d, first_slot, s, splits)
     top = reduce_max(m, 0)
     weight = exp2(m - where(top > float("-inf"), top, 0.0))
     total = reduce_sum(l * weight, 0)

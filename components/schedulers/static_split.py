@@ -52,9 +52,10 @@ class StaticSplit(Block):
 
 @jit
 def task(args):
-    """This CTA's work: (sequence, kv head) pair, first key tile, tiles, kv length, partial slot (-1 unsplit, -2 idle), its first slot, parts, flags (none)."""
+    """This CTA's work: sequence, kv head, first key tile, tiles, kv length, partial slot (-1 unsplit, -2 idle), its first slot, parts, flags (none)."""
     pair = program_id(1)
-    kv_len = load(args.kv_lens + pair // args.kv_heads) + args.new_tokens
+    seq = pair // args.kv_heads
+    kv_len = load(args.kv_lens + seq) + args.new_tokens
     first, last = tile_range(args, kv_len)
     chunk = maximum(cdiv(last - first, SPLITS), MIN_TILES)
     splits = maximum(cdiv(last - first, chunk), 1)
@@ -63,4 +64,4 @@ def task(args):
     count = minimum(last - start, chunk)
     slot = pair * SPLITS + part if splits > 1 else -1
     slot = slot if part < splits else -2
-    return pair, start, count, kv_len, slot, pair * SPLITS, splits, 0
+    return seq, pair % args.kv_heads, start, count, kv_len, slot, pair * SPLITS, splits, 0

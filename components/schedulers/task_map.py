@@ -4,8 +4,8 @@ Every CTA of the planner finds, by itself, the smallest chunk for which all sequ
 record.  More sequences than slots: the chunk is the average share of a slot, tasks may exceed the slots, and the records say that they are not
 all resident.  The map is rebuilt before each step (a captured graph stays right when lengths change) and shared by all layers of the step.
 
-Record, 8 x int32: pair (sequence * kv heads + head), first key tile, tiles, kv length, partial slot (-1 unsplit, -2 idle), first slot of the
-sequence, parts, flags (1: all tasks are resident at once; 2: K and V exceed the L2 cache, so they should leave it first).
+Record, 8 x int32: sequence, first key tile, tiles, kv length, partial slot (-1 unsplit, -2 idle), first slot of the sequence, parts, and the kv head
+times 4 plus flags (1: all tasks are resident at once; 2: K and V exceed the L2 cache, so they should leave it first).
 """
 
 from __future__ import annotations
@@ -65,17 +65,19 @@ class TaskMap(Block):
 
 @jit
 def task(args):
-    """This CTA's record: (sequence, kv head) pair, first key tile, tiles, kv length, partial slot, its first slot, parts, flags."""
+    """This CTA's record: sequence, kv head, first key tile, tiles, kv length, partial slot, its first slot, parts, flags."""
     record = args.tasks + program_id(0) * RECORD
+    flags = load(record + 7)
     return (
         load(record),
+        flags // 4,
         load(record + 1),
         load(record + 2),
         load(record + 3),
         load(record + 4),
         load(record + 5),
         load(record + 6),
-        load(record + 7),
+        flags % 4,
     )
 
 
@@ -182,7 +184,7 @@ def write_record(args, record, seq, head, part, parts, first_slot, per_head, tot
     first, last = tile_range(args, kv_len)
     start = (last - first) * part // parts
     first_slot = head * per_head + first_slot
-    store(record, seq * args.kv_heads + head)
+    store(record, seq)
     store(record + 1, first + start)
     store(record + 2, (last - first) * (part + 1) // parts - start)
     store(record + 3, kv_len)
@@ -190,4 +192,4 @@ def write_record(args, record, seq, head, part, parts, first_slot, per_head, tot
     store(record + 5, first_slot)
     store(record + 6, parts)
     resident = 1 if per_head * args.kv_heads <= args.slots else 0
-    store(record + 7, resident + (2 if total > args.l2_tiles else 0))
+    store(record + 7, head * 4 + resident + (2 if total > args.l2_tiles else 0))

@@ -23,9 +23,9 @@ WINDOW, SOFT_CAP, D64 = "variants/decode_bf16_window", "variants/decode_bf16_sof
 #: both element types, both quantisations, both schedules
 FAMILY = (DYNAMIC, STATIC, FP8, FP8_PER_TOKEN)
 #: a sequence that is not cut, whatever its length
-UNSPLIT = {"schedule.block": "static_split", "schedule.splits": 1, "reduce.poll_above": 0}
+UNSPLIT = {"schedule.block": "static_split", "schedule.splits": 1}
 #: a sequence that is cut into parts of at least one tile
-PARTS = {"schedule.block": "static_split", "schedule.splits": 4, "schedule.min_tokens": 64, "reduce.poll_above": 0}
+PARTS = {"schedule.block": "static_split", "schedule.splits": 4, "schedule.min_tokens": 64}
 
 #: prefill recipes by what their kernels take
 _PREFILL = {name: tle_attn.load(name).kernel() for name in tle_attn.list_recipes() if name.startswith("hy3/prefill")}

@@ -4,13 +4,13 @@ import pytest
 from attrs import evolve
 
 from tests.cases.helpers import DYNAMIC, FP8, FP8_PER_TOKEN, PARTS, bits, kernel_of, launch, plan_for, problem_for, run
+from tle_attn.errors import SpecError
 
 
 @pytest.mark.parametrize("recipe", [DYNAMIC, FP8])
 def test_24_a_row_alone_and_in_a_batch(recipe, seed):
     """Static split; in a batch of other lengths, in another place of it, and alone."""
-    kernel = kernel_of(recipe, PARTS, query_tokens=3)
-    assert kernel.mainloop.schedule.BATCH_INVARIANT
+    kernel = kernel_of(recipe, {**PARTS, "mainloop.batch_invariant": True}, query_tokens=3)
     problem = problem_for(kernel, (400, 1, 65, 0, 200), seed=seed)
     together = run(kernel, problem)[0].split(3)
     for b in range(len(problem.kv_lens)):
@@ -20,6 +20,8 @@ def test_24_a_row_alone_and_in_a_batch(recipe, seed):
 
 
 def test_24_the_task_map_does_not_promise_it():
+    with pytest.raises(SpecError, match="mainloop.batch_invariant: task_map cuts a sequence by what else is in the batch"):
+        kernel_of(DYNAMIC, {"mainloop.batch_invariant": True})
     assert not kernel_of(DYNAMIC).mainloop.schedule.BATCH_INVARIANT
 
 

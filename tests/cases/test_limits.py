@@ -13,13 +13,13 @@ GEOMETRY = {"batch": 2, "query_heads": 8, "kv_heads": 1, "target": "cpu"}
 LENGTHS = (1, 5, 0, 64, 70)
 #: query rows of 64 columns take the place of a ring stage
 STAGES_OF_64_COLUMNS = {DYNAMIC: 2, FP8: 5, FP8_PER_TOKEN: 5}
+GROUPS = (*range(1, 9), 16)
 
 
 @pytest.mark.parametrize("recipe,tokens", [(DYNAMIC, 5), (DYNAMIC, 8), (FP8, 4), (FP8_PER_TOKEN, 5)])
 def test_19_query_tokens(recipe, tokens, seed):
     """1 and 3 are those of most other cases; all of them for every type: tests/components/mainloops and tests/compat."""
-    options = {"ring.stages": STAGES_OF_64_COLUMNS[recipe]} if tokens >= 5 else {}
-    kernel = kernel_of(recipe, options, query_tokens=tokens)
+    kernel = kernel_of(recipe, query_tokens=tokens)
     problem = problem_for(kernel, LENGTHS, seed=seed)
     result = run(kernel, problem)
     assert result[0].isfinite().all()
@@ -27,9 +27,12 @@ def test_19_query_tokens(recipe, tokens, seed):
 
 
 @pytest.mark.parametrize("recipe", [DYNAMIC, FP8, FP8_PER_TOKEN])
-def test_19_five_query_tokens_with_the_recipes_ring_say_what_to_lower(recipe):
+def test_19_a_ring_too_deep_for_five_query_tokens_says_what_to_lower(recipe):
+    """The ring that is left open fits; one more stage does not."""
+    stages = STAGES_OF_64_COLUMNS[recipe]
+    assert kernel_of(recipe, query_tokens=5).mainloop.ring.stages == stages
     with pytest.raises(ResourceError, match=r"bytes of shared memory, [\d,]+ too many") as caught:
-        tle_attn.plan(recipe, **GEOMETRY, query_tokens=5)
+        kernel_of(recipe, {"ring.stages": stages + 1}, query_tokens=5)
     assert "lower ring.stages" in str(caught.value) and len(str(caught.value).splitlines()) <= 10
 
 
@@ -56,20 +59,31 @@ def test_19_rows_of_another_number_of_query_tokens():
 
 
 @pytest.mark.parametrize("recipe,group,tokens", [
-    (DYNAMIC, 7, 3), (DYNAMIC, 16, 1), (FP8_PER_TOKEN, 1, 1),
+    *((DYNAMIC, group, 1) for group in GROUPS if group != 8), *((FP8, group, 2) for group in GROUPS if group % 3 == 0), (FP8_PER_TOKEN, 1, 1),
+    (DYNAMIC, 7, 3), (DYNAMIC, 16, 4), (FP8, 16, 4), (FP8_PER_TOKEN, 16, 3),
 ])  # fmt: skip
 def test_20_groups(recipe, group, tokens, seed):
-    """Padding rows are inert: rows are right, and nothing is written beside them (the emulation refuses it).  More groups: tests/components/mainloops."""
+    """Padding rows are inert: rows are right, and nothing is written beside them (the emulation refuses it).  More: tests/components/mainloops."""
     kernel = kernel_of(recipe, query_tokens=tokens, group=group)
     problem = problem_for(kernel, (1, 70, 0, 64), kv_heads=2, seed=seed)
     check(kernel, problem, run(kernel, problem))
 
 
+@pytest.mark.parametrize("recipe", [DYNAMIC, FP8, FP8_PER_TOKEN])
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("tokens", range(1, 6))
+def test_20_every_group_has_a_kernel(recipe, group, tokens):
+    """As far as its query rows are the columns of one product."""
+    if group * tokens > 64:
+        with pytest.raises(SpecError, match="query_tokens \\* group <= 64"):
+            kernel_of(recipe, query_tokens=tokens, group=group)
+    else:
+        assert kernel_of(recipe, query_tokens=tokens, group=group).problem.rows == group * tokens
+
+
 @pytest.mark.parametrize("recipe", [FP8])
 def test_20_a_group_of_64(recipe, seed):
-    with pytest.raises(ResourceError, match="lower ring.stages"):
-        tle_attn.plan(recipe, **GEOMETRY | {"query_heads": 64})
-    kernel = kernel_of(recipe, {"ring.stages": STAGES_OF_64_COLUMNS[recipe]}, group=64)
+    kernel = kernel_of(recipe, group=64)
     problem = problem_for(kernel, (1, 70), seed=seed)
     check(kernel, problem, run(kernel, problem))
 
@@ -124,8 +138,9 @@ def test_22_head_dims_that_no_tile_holds(recipe, head_dim):
 
 def test_22_a_head_dim_that_fits_no_ring_shows_the_sum():
     with pytest.raises(ResourceError) as caught:
-        tle_attn.plan(DYNAMIC, **GEOMETRY, head_dim=256)
+        kernel_of(DYNAMIC, {"ring.stages": 3}, head_dim=256)
     text = str(caught.value)
+    assert kernel_of(DYNAMIC, head_dim=256).mainloop.ring.stages == 1, "the ring that is left open fits"
     assert "k_ring bf16[3, 64, 256] 98,304 B" in text and "sum 203,008 B" in text and "115,712 B for each of 2 CTAs" in text
     assert len(text.splitlines()) <= 10
 

@@ -171,18 +171,18 @@ class TestConstants:
 class TestImports:
     """Device functions that a block's module imports from another block's are part of its text."""
 
-    IMPORT = "from tle_attn.components.reducers.split_merge import SplitMerge, merge_state\n"
+    IMPORT = "from tle_attn.components.reducers.split_merge import SplitMerge, merge_states\n"
 
     def test_what_is_called_is_linked_once(self, library):
-        part = library.block(f"{self.IMPORT}@jit\ndef used(x):\n    return merge_state(x, x, x, x, x, x)[0]\n")
-        other = library.block(f"{self.IMPORT}@jit\ndef also(x):\n    return merge_state(x, x, x, x, x, x)[1]\n")
+        part = library.block(f"{self.IMPORT}@jit\ndef used(x):\n    return merge_states(x, x, x, (x,), (x,), (x,))[0]\n")
+        other = library.block(f"{self.IMPORT}@jit\ndef also(x):\n    return merge_states(x, x, x, (x,), (x,), (x,))[1]\n")
         text = body_of(library.kernel("@jit\ndef kernel(args):\n    store(args.out, also(used(load(args.out))))\n", part, other, arguments=(POINTER,)))
-        assert text.count("def merge_state(m, l, acc, m_i, l_i, o_i):") == 1 and "merge_slice" not in text and "SplitMerge" not in text
+        assert text.count("def merge_states(m, l, acc, more_m, more_l, more_o):") == 1 and "merge_slice" not in text and "SplitMerge" not in text
 
     def test_an_import_of_two_functions_by_one_name(self, library):
-        part = library.block(f"{self.IMPORT}@jit\ndef used(x):\n    return merge_state(x, x, x, x, x, x)[0]\n")
-        kernel = library.kernel("@jit\ndef merge_state(x):\n    return x\n\n\n@jit\ndef kernel(args):\n    store(args.out, used(load(args.out)))\n", part, arguments=(POINTER,))
-        fails(kernel, "merge_state is defined by pieces[0] and by mainloop")
+        part = library.block(f"{self.IMPORT}@jit\ndef used(x):\n    return merge_states(x, x, x, (x,), (x,), (x,))[0]\n")
+        kernel = library.kernel("@jit\ndef merge_states(x):\n    return x\n\n\n@jit\ndef kernel(args):\n    store(args.out, used(load(args.out)))\n", part, arguments=(POINTER,))
+        fails(kernel, "merge_states is defined by pieces[0] and by mainloop")
 
 
 class TestChains:

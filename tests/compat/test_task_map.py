@@ -54,9 +54,10 @@ class TestAssign:
         kv_lens, kv_heads = [0, 700, 64, 65, 1000], 2
         task_map = assign(lens(*kv_lens), hpc.get_attention_decode_task_workspace(5, 1024, kv_heads), kv_heads)
         tiles: dict[int, list[tuple[int, int, int]]] = {}
-        for pair, first, count, length, slot, _, parts, _ in records(task_map):
+        for seq, first, count, length, slot, _, parts, head_and_flags in records(task_map):
             if slot != -2:
-                assert length == kv_lens[pair // kv_heads]
+                assert length == kv_lens[seq]
+                pair = seq * kv_heads + head_and_flags // 4
                 tiles.setdefault(pair, []).append((first, count, parts))
         assert set(tiles) == set(range(len(kv_lens) * kv_heads))
         for pair, found in tiles.items():

@@ -80,5 +80,5 @@ def run(
     moved = cache.storage.to(device)
     view = moved.permute(0, 2, 1, 3) if cache.pages is cache.storage else moved  # (page, head, token, dim)
     values = {"k_desc": view, "block_ids": cache.table.to(device), "tokens": out, "first": first, "count": count, "kv_len": cache.kv_len, "head": head}
-    run_kernel(loader_kernel(problem, ring or MbarrierRing(), loader or PagedTma()), values, target=target, seed=seed)
+    run_kernel(loader_kernel(problem, ring or MbarrierRing(stages=3), loader or PagedTma()), values, target=target, seed=seed)
     return out.cpu()[: count * 64]

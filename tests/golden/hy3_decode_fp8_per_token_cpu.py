@@ -182,9 +182,9 @@ def page_at(ids, lane):
 
 
 @jit
-def open_pages(block_ids, block_ids_stride, kv_heads, pair, first, kv_len):
+def open_pages(block_ids, block_ids_stride, seq, first, kv_len):
     """State of a walk over a task's pages: the sequence's page ids, the block in use, the next block, and the page where the next begins."""
-    page_row = block_ids + (pair // kv_heads) * block_ids_stride
+    page_row = block_ids + as_int64(seq) * block_ids_stride
     start = first_page(first)
     return page_row, page_block(page_row, start, kv_len), page_block(page_row, start + PAGE_BLOCK, kv_len), start + PAGE_BLOCK
 
@@ -345,17 +345,19 @@ def head_dim_of(row):
 # ---- schedule: schedule/task_map
 @jit
 def task(tasks):
-    """This CTA's record: (sequence, kv head) pair, first key tile, tiles, kv length, partial slot, its first slot, parts, flags."""
+    """This CTA's record: sequence, kv head, first key tile, tiles, kv length, partial slot, its first slot, parts, flags."""
     record = tasks + program_id(0) * RECORD
+    flags = load(record + 7)
     return (
         load(record),
+        flags // 4,
         load(record + 1),
         load(record + 2),
         load(record + 3),
         load(record + 4),
         load(record + 5),
         load(record + 6),
-        load(record + 7),
+        flags % 4,
     )
 
 
@@ -426,7 +428,7 @@ def write_record(kv_lens, new_tokens, kv_heads, slots, l2_tiles, record, seq, he
     first, last = tile_range(kv_len)
     start = (last - first) * part // parts
     first_slot = head * per_head + first_slot
-    store(record, seq * kv_heads + head)
+    store(record, seq)
     store(record + 1, first + start)
     store(record + 2, (last - first) * (part + 1) // parts - start)
     store(record + 3, kv_len)
@@ -434,14 +436,14 @@ def write_record(kv_lens, new_tokens, kv_heads, slots, l2_tiles, record, seq, he
     store(record + 5, first_slot)
     store(record + 6, parts)
     resident = 1 if per_head * kv_heads <= slots else 0
-    store(record + 7, resident + (2 if total > l2_tiles else 0))
+    store(record + 7, head * 4 + resident + (2 if total > l2_tiles else 0))
 
 
 # ---- reduce: reduce/split_merge
 @jit
 def finish(
-    v_scale, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, o, m, l, pair, seq, head, slot, first_slot, splits,
-    flags,
+    v_scale, kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, o, m, l, seq, head, slot, first_slot,
+    splits, flags,
 ):
     """Write the rows of an unsplit sequence (slot -1), or join the merge of a split one (slot >= 0); slot -2 is an idle CTA."""
     row = cols(o)
@@ -460,7 +462,7 @@ def finish(
         ml = partial_ml + as_int64(slot) * (2 * COLUMNS)
         store(ml + row, m, mask=row < ROWS)
         store(ml + COLUMNS + row, l, mask=row < ROWS)
-        counter = counters + pair * 2
+        counter = counters + (seq * kv_heads + head) * 2
         if (splits <= POLL_ABOVE) | (flags % 2 == 0):
             merge_as_last(v_scale, partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, seq, head, first_slot, splits)
         else:
@@ -480,13 +482,58 @@ def merge_as_last(v_scale, partial_o, partial_ml, out, out_token_stride, out_hea
 
 
 @jit
-def merge_state(m, l, acc, m_i, l_i, o_i):
-    """Two partial results of each row: maximum, sum and numerator; one that has seen no key (m = -inf) changes nothing."""
-    m_new = maximum(m, m_i)
-    m_ref = where(m_new > float("-inf"), m_new, 0.0)
-    old = exp2(m - m_ref)
-    new = exp2(m_i - m_ref)
-    return m_new, l * old + l_i * new, acc * old[:, None] + o_i * new[:, None]
+def merge_states(m, l, acc, more_m, more_l, more_o):
+    """The state of each row and further partial results (tuples): maximum, sum and numerator; one that has seen no key (m = -inf) changes nothing.
+
+    The maximum of all first, so that each is weighted once: less code on a path that every instruction of is fetched for the first time.
+    """
+    top = m
+    for u in static_range(len(more_m)):
+        top = maximum(top, more_m[u])
+    reference = where(top > float("-inf"), top, 0.0)
+    weight = exp2(m - reference)
+    l = l * weight
+    acc = acc * weight[:, None]
+    for u in static_range(len(more_m)):
+        weight = exp2(more_m[u] - reference)
+        l += more_l[u] * weight
+        acc += more_o[u] * weight[:, None]
+    return top, l, acc
+
+
+@jit
+def add_whole_partials(partial_o, partial_ml, m, l, acc, r, d, keep, first_slot, first, splits):
+    """MERGE_UNROLL partials from `first` on join the state of every query row."""
+    more_m = ()
+    more_l = ()
+    more_o = ()
+    for u in static_range(MERGE_UNROLL):
+        here = first + u < splits
+        slot = as_int64(first_slot + first + u)
+        ml = partial_ml + slot * (2 * COLUMNS)
+        o = partial_o + slot * (COLUMNS * HEAD_DIM) + (r * HEAD_DIM)[:, None] + d[None, :]
+        more_m = more_m + (load(ml + r, mask=(r < ROWS) & here, other=float("-inf"), cache_modifier=".cg"),)
+        more_l = more_l + (load(ml + COLUMNS + r, mask=(r < ROWS) & here, other=0.0, cache_modifier=".cg"),)
+        more_o = more_o + (load(o, mask=keep & here, other=0.0, cache_modifier=".cg"),)
+    return merge_states(m, l, acc, more_m, more_l, more_o)
+
+
+@jit
+def add_slices(partial_o, partial_ml, m, l, acc, row, d, first_slot, first, splits):
+    """SLICE_UNROLL times SLICE_ROWS partials from `first` on join the states of the tile's rows."""
+    more_m = ()
+    more_l = ()
+    more_o = ()
+    for u in static_range(SLICE_UNROLL):
+        part = first + u * SLICE_ROWS + rows(acc)
+        here = part < splits
+        slot = as_int64(first_slot + part)
+        ml = partial_ml + slot * (2 * COLUMNS) + row
+        o = partial_o + (slot * (COLUMNS * HEAD_DIM) + row * HEAD_DIM)[:, None] + d[None, :]
+        more_m = more_m + (load(ml, mask=here, other=float("-inf"), cache_modifier=".cg"),)
+        more_l = more_l + (load(ml + COLUMNS, mask=here, other=0.0, cache_modifier=".cg"),)
+        more_o = more_o + (load(o, mask=here[:, None] & (d >= 0)[None, :], other=0.0, cache_modifier=".cg"),)
+    return merge_states(m, l, acc, more_m, more_l, more_o)
 
 
 @jit
@@ -498,17 +545,7 @@ def merge_all(v_scale, partial_o, partial_ml, out, out_token_stride, out_head_st
     l = full_rows(acc, 0.0)
     m = full_rows(acc, float("-inf"))
     for s in range(0, splits, MERGE_UNROLL):
-        for u in static_range(MERGE_UNROLL):
-            here = s + u < splits
-            slot = as_int64(first_slot + s + u)
-            ml = partial_ml + slot * (2 * COLUMNS)
-            m_i = load(ml + r, mask=(r < ROWS) & here, other=float("-inf"), cache_modifier=".cg")
-            l_i = load(ml + COLUMNS + r, mask=(r < ROWS) & here, other=0.0, cache_modifier=".cg")
-            o_i = load(
-                partial_o + slot * (COLUMNS * HEAD_DIM) + (r * HEAD_DIM)[:, None] + d[None, :], mask=keep & here, other=0.0,
-                cache_modifier=".cg",
-            )
-            m, l, acc = merge_state(m, l, acc, m_i, l_i, o_i)
+        m, l, acc = add_whole_partials(partial_o, partial_ml, m, l, acc, r, d, keep, first_slot, s, splits)
     write_rows(v_scale, out, out_token_stride, out_head_stride, acc * inverse_of(l)[:, None], r[:, None], d[None, :], keep, seq, head)
 
 
@@ -536,18 +573,7 @@ def merge_slice(v_scale, partial_o, partial_ml, out, out_token_stride, out_head_
     m = full_rows(acc, float("-inf"))
     d = block * SLICE + cols(acc)
     for s in range(0, splits, SLICE_ROWS * SLICE_UNROLL):
-        for u in static_range(SLICE_UNROLL):
-            part = s + u * SLICE_ROWS + rows(acc)
-            here = part < splits
-            slot = as_int64(first_slot + part)
-            ml = partial_ml + slot * (2 * COLUMNS) + row
-            m_i = load(ml, mask=here, other=float("-inf"), cache_modifier=".cg")
-            l_i = load(ml + COLUMNS, mask=here, other=0.0, cache_modifier=".cg")
-            o_i = load(
-                partial_o + (slot * (COLUMNS * HEAD_DIM) + row * HEAD_DIM)[:, None] + d[None, :], mask=here[:, None] & (d >= 0)[None, :],
-                other=0.0, cache_modifier=".cg",
-            )
-            m, l, acc = merge_state(m, l, acc, m_i, l_i, o_i)
+        m, l, acc = add_slices(partial_o, partial_ml, m, l, acc, row, d, first_slot, s, splits)
     top = reduce_max(m, 0)
     weight = exp2(m - where(top > float("-inf"), top, 0.0))
     total = reduce_sum(l * weight, 0)
@@ -634,12 +660,11 @@ def tile_range(kv_len):
 
 @jit
 def load_keys(
-    k_desc, block_ids, block_ids_stride, k_scale, k_scale_page_stride, k_scale_row_stride, k_scale_head_stride, kv_heads, pair, first,
-    count, kv_len, flags, boxes, k_scales, full, scales_full, empty,
+    k_desc, block_ids, block_ids_stride, k_scale, k_scale_page_stride, k_scale_row_stride, k_scale_head_stride, seq, head, first, count,
+    kv_len, flags, boxes, k_scales, full, scales_full, empty,
 ):
     """Producer role: K tiles, and their scales where every key has one."""
-    head = pair % kv_heads
-    page_row, ids, later, end = open_pages(block_ids, block_ids_stride, kv_heads, pair, first, kv_len)
+    page_row, ids, later, end = open_pages(block_ids, block_ids_stride, seq, first, kv_len)
     evict_first(flags // 2)
     scales = fetch_key_scales(k_scale, k_scale_page_stride, k_scale_row_stride, k_scale_head_stride, ids, 0, first, head)
     for i in range(count):
@@ -658,10 +683,9 @@ def load_keys(
 
 
 @jit
-def load_values(v_desc, block_ids, block_ids_stride, kv_heads, pair, first, count, kv_len, flags, boxes, full, empty):
+def load_values(v_desc, block_ids, block_ids_stride, seq, head, first, count, kv_len, flags, boxes, full, empty):
     """Producer role: V tiles."""
-    head = pair % kv_heads
-    page_row, ids, later, end = open_pages(block_ids, block_ids_stride, kv_heads, pair, first, kv_len)
+    page_row, ids, later, end = open_pages(block_ids, block_ids_stride, seq, first, kv_len)
     evict_first(flags // 2)
     for i in range(count):
         page = first_page(first + i)
@@ -690,12 +714,10 @@ def logits(s, factor, token, query):
 @jit
 def attend(
     q, q_token_stride, q_head_stride, scale_log2, q_scale, q_scale_stride, v_scale, kv_heads, partial_o, partial_ml, counters, out,
-    out_token_stride, out_head_stride, pair, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring,
-    k_scales, k_full, v_full, scales_full, k_empty, v_empty
+    out_token_stride, out_head_stride, seq, head, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring,
+    k_scales, k_full, v_full, scales_full, k_empty, v_empty,
 ):
     """Consumer role: the product of tile i and the scores of tile i + 1 run together; then the merge."""
-    seq = pair // kv_heads
-    head = pair % kv_heads
     load_queries(q, q_token_stride, q_head_stride, q_smem, seq, head)
     o = mma_zeros(HEAD_DIM, COLUMNS, DTYPE)
     l = mma_zeros(TILE, COLUMNS, DTYPE)
@@ -737,7 +759,7 @@ def attend(
         o = wgmma_wait(0, pv_product(v, p_tile, o))
         release(v_empty, last)
     finish(
-        v_scale, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, o, m, l, pair, seq, head, slot, first_slot,
+        v_scale, kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, o, m, l, seq, head, slot, first_slot,
         splits, flags,
     )
 
@@ -750,9 +772,7 @@ def decode(
 ):
     """One task of the batch: every query row of a (sequence, key/value head) pair against a run of its keys."""
     # before the set-up, which hides the load
-    pair, first, count, kv_len, slot, first_slot, splits, flags = task(tasks)
-    if slot == -2:
-        return
+    seq, head, first, count, kv_len, slot, first_slot, splits, flags = task(tasks)
     k_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
     v_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
     q_smem = alloc([COLUMNS, HEAD_DIM], DTYPE)
@@ -766,25 +786,26 @@ def decode(
     k_empty = alloc_barriers(STAGES, READERS, init=READY, more=True)
     v_empty = alloc_barriers(STAGES, READERS, init=READY)
     fence_async()
+    if slot == -2:
+        return
     warp_specialize(
         [
             (
                 attend,
                 (
                     q, q_token_stride, q_head_stride, scale_log2, q_scale, q_scale_stride, v_scale, kv_heads, partial_o, partial_ml,
-                    counters, out, out_token_stride, out_head_stride, pair, first, count, kv_len, slot, first_slot, splits, flags, q_smem,
-                    p_smem, k_ring, v_ring, k_scales, k_full, v_full, scales_full,
-                    k_empty, v_empty,
+                    counters, out, out_token_stride, out_head_stride, seq, head, first, count, kv_len, slot, first_slot, splits, flags,
+                    q_smem, p_smem, k_ring, v_ring, k_scales, k_full, v_full, scales_full, k_empty, v_empty,
                 ),
             ),
             (
                 load_keys,
                 (
-                    k_desc, block_ids, block_ids_stride, k_scale, k_scale_page_stride, k_scale_row_stride, k_scale_head_stride, kv_heads,
-                    pair, first, count, kv_len, flags, k_boxes, k_scales, k_full, scales_full, k_empty,
+                    k_desc, block_ids, block_ids_stride, k_scale, k_scale_page_stride, k_scale_row_stride, k_scale_head_stride, seq, head,
+                    first, count, kv_len, flags, k_boxes, k_scales, k_full, scales_full, k_empty,
                 ),
             ),
-            (load_values, (v_desc, block_ids, block_ids_stride, kv_heads, pair, first, count, kv_len, flags, v_boxes, v_full, v_empty)),
+            (load_values, (v_desc, block_ids, block_ids_stride, seq, head, first, count, kv_len, flags, v_boxes, v_full, v_empty)),
         ],
         [1, 1],
         [PRODUCER_REGISTERS, PRODUCER_REGISTERS],

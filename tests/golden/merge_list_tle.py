@@ -37,6 +37,7 @@ constexpr = tl.constexpr
 BF16 = tl.bfloat16
 F32 = tl.float32
 program_id = tl.program_id
+static_range = tl.static_range
 load = tl.load
 store = tl.store
 where = tl.where
@@ -127,13 +128,23 @@ def write_lse(lse, kv_heads, m, l, row, keep, seq, head):
 
 # ---- mainloop: mainloop/merge
 @jit
-def merge_state(m, l, acc, m_i, l_i, o_i):
-    """Two partial results of each row: maximum, sum and numerator; one that has seen no key (m = -inf) changes nothing."""
-    m_new = maximum(m, m_i)
-    m_ref = where(m_new > float("-inf"), m_new, 0.0)
-    old = exp2(m - m_ref)
-    new = exp2(m_i - m_ref)
-    return m_new, l * old + l_i * new, acc * old[:, None] + o_i * new[:, None]
+def merge_states(m, l, acc, more_m, more_l, more_o):
+    """The state of each row and further partial results (tuples): maximum, sum and numerator; one that has seen no key (m = -inf) changes nothing.
+
+    The maximum of all first, so that each is weighted once: less code on a path that every instruction of is fetched for the first time.
+    """
+    top = m
+    for u in static_range(len(more_m)):
+        top = maximum(top, more_m[u])
+    reference = where(top > float("-inf"), top, 0.0)
+    weight = exp2(m - reference)
+    l = l * weight
+    acc = acc * weight[:, None]
+    for u in static_range(len(more_m)):
+        weight = exp2(more_m[u] - reference)
+        l += more_l[u] * weight
+        acc += more_o[u] * weight[:, None]
+    return top, l, acc
 
 
 @jit
@@ -142,7 +153,7 @@ def add_state(m, l, acc, outs, out_at, lses, lse_at, d, here):
     m_i = load(lses + lse_at, mask=here, other=float("-inf")) * LOG2_UNIT
     o_i = load(outs + out_at[:, None] + d[None, :], mask=here[:, None] & (d < HEAD_DIM)[None, :], other=0.0).to(F32)
     o_i = where((m_i > float("-inf"))[:, None], o_i, 0.0)
-    return merge_state(m, l, acc, m_i, 1.0, o_i)
+    return merge_states(m, l, acc, (m_i,), (1.0,), (o_i,))
 
 
 @jit

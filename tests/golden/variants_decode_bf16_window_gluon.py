@@ -304,12 +304,10 @@ def smem_load(buffer):
 
 @gluon.constexpr_function
 def _init_barriers(n, count, warps, more):
-    """Thread i of the role initialises barrier i."""
-    rounds = " ".join(
-        f"setp.lt.s32 p, $2, {n - i}; @p mbarrier.init.shared::cta.b64 [a+{8 * i}], {count};" for i in range(0, n, 32 * warps)
-    )
+    """By one thread: the instruction takes a uniform address, so that a thread for each barrier becomes a loop, 17 ns a barrier on an H200."""
+    inits = " ".join(f"@p mbarrier.init.shared::cta.b64 [$1+{8 * i}], {count};" for i in range(n))
     fence = "" if more else "fence.mbarrier_init.release.cluster; "
-    return f"{{ .reg .pred p; .reg .b32 a; mad.lo.u32 a, $2, 8, $1; {rounds} {fence}mov.u32 $0, 0; }}"
+    return f"{{ .reg .pred p; .reg .b32 t; mov.u32 t, %tid.x; and.b32 t, t, {32 * warps - 1}; setp.eq.s32 p, t, 0; {inits} {fence}mov.u32 $0, 0; }}"
 
 
 @gluon.jit
@@ -317,9 +315,8 @@ def alloc_barriers(n: constexpr, arrive_count: constexpr = 1, init: constexpr = 
     mem = gl.allocate_shared_memory(gl.int64, [n, 1], mbarrier.MBarrierLayout())
     # a copy's own arrival counts once, a role's arrival ARRIVALS times: its warps share them
     count: constexpr = arrive_count if expect_bytes else arrive_count * _ARRIVALS
-    thread = gl.arange(0, 32 * gl.num_warps(), _vector_layout(1, gl.num_warps()))
     # Gluon's own init puts a barrier of the role between any two, 35 ns each on an H200
-    gl.inline_asm_elementwise(_init_barriers(n, count, gl.num_warps(), more), "=r,r,r", [_address(mem), thread], dtype=gl.int32, is_pure=False, pack=1)
+    gl.inline_asm_elementwise(_init_barriers(n, count, gl.num_warps(), more), "=r,r", [_address(mem)], dtype=gl.int32, is_pure=False, pack=1)
     if not more:
         role_sync()
     return Barriers(mem, init, expect_bytes)
@@ -327,7 +324,10 @@ def alloc_barriers(n: constexpr, arrive_count: constexpr = 1, init: constexpr = 
 
 @gluon.jit
 def barrier_wait(barrier, use):
-    mbarrier.wait(barrier.mem, (use & 1) ^ barrier.ready)
+    # Gluon's own wait counts as a write of the barrier, so that the compiler puts a barrier of the role between any two of them: one more a loop step.
+    gl.inline_asm_elementwise(
+        "{ .reg .pred done; wait_${:uid}: mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 done, [$1], $2; @!done bra wait_${:uid}; mov.u32 $0, 0; }",
+        "=r,r,r", [_barrier_address(barrier), (use & 1) ^ barrier.ready], dtype=gl.int32, is_pure=False, pack=1)
 
 
 # Arrivals that a role makes at a barrier, shared evenly by its 1, 2, 4 or 8 warps.
@@ -629,9 +629,9 @@ def page_at(ids, lane):
 
 
 @jit
-def open_pages(block_ids, block_ids_stride, kv_heads, pair, first, kv_len):
+def open_pages(block_ids, block_ids_stride, seq, first, kv_len):
     """State of a walk over a task's pages: the sequence's page ids, the block in use, the next block, and the page where the next begins."""
-    page_row = block_ids + (pair // kv_heads) * block_ids_stride
+    page_row = block_ids + as_int64(seq) * block_ids_stride
     start = first_page(first)
     return page_row, page_block(page_row, start, kv_len), page_block(page_row, start + PAGE_BLOCK, kv_len), start + PAGE_BLOCK
 
@@ -778,17 +778,19 @@ def head_dim_of(row):
 # ---- schedule: schedule/task_map
 @jit
 def task(tasks):
-    """This CTA's record: (sequence, kv head) pair, first key tile, tiles, kv length, partial slot, its first slot, parts, flags."""
+    """This CTA's record: sequence, kv head, first key tile, tiles, kv length, partial slot, its first slot, parts, flags."""
     record = tasks + program_id(0) * RECORD
+    flags = load(record + 7)
     return (
         load(record),
+        flags // 4,
         load(record + 1),
         load(record + 2),
         load(record + 3),
         load(record + 4),
         load(record + 5),
         load(record + 6),
-        load(record + 7),
+        flags % 4,
     )
 
 
@@ -859,7 +861,7 @@ def write_record(kv_lens, new_tokens, kv_heads, slots, l2_tiles, record, seq, he
     first, last = tile_range(kv_len)
     start = (last - first) * part // parts
     first_slot = head * per_head + first_slot
-    store(record, seq * kv_heads + head)
+    store(record, seq)
     store(record + 1, first + start)
     store(record + 2, (last - first) * (part + 1) // parts - start)
     store(record + 3, kv_len)
@@ -867,13 +869,13 @@ def write_record(kv_lens, new_tokens, kv_heads, slots, l2_tiles, record, seq, he
     store(record + 5, first_slot)
     store(record + 6, parts)
     resident = 1 if per_head * kv_heads <= slots else 0
-    store(record + 7, resident + (2 if total > l2_tiles else 0))
+    store(record + 7, head * 4 + resident + (2 if total > l2_tiles else 0))
 
 
 # ---- reduce: reduce/split_merge
 @jit
 def finish(
-    partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, o, m, l, pair, seq, head, slot, first_slot, splits, flags,
+    kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, o, m, l, seq, head, slot, first_slot, splits, flags,
 ):
     """Write the rows of an unsplit sequence (slot -1), or join the merge of a split one (slot >= 0); slot -2 is an idle CTA."""
     row = cols(o)
@@ -891,7 +893,7 @@ def finish(
         ml = partial_ml + as_int64(slot) * (2 * COLUMNS)
         store(ml + row, m, mask=row < ROWS)
         store(ml + COLUMNS + row, l, mask=row < ROWS)
-        counter = counters + pair * 2
+        counter = counters + (seq * kv_heads + head) * 2
         if (splits <= POLL_ABOVE) | (flags % 2 == 0):
             merge_as_last(partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, seq, head, first_slot, splits)
         else:
@@ -910,13 +912,58 @@ def merge_as_last(partial_o, partial_ml, out, out_token_stride, out_head_stride,
 
 
 @jit
-def merge_state(m, l, acc, m_i, l_i, o_i):
-    """Two partial results of each row: maximum, sum and numerator; one that has seen no key (m = -inf) changes nothing."""
-    m_new = maximum(m, m_i)
-    m_ref = where(m_new > float("-inf"), m_new, 0.0)
-    old = exp2(m - m_ref)
-    new = exp2(m_i - m_ref)
-    return m_new, l * old + l_i * new, acc * old[:, None] + o_i * new[:, None]
+def merge_states(m, l, acc, more_m, more_l, more_o):
+    """The state of each row and further partial results (tuples): maximum, sum and numerator; one that has seen no key (m = -inf) changes nothing.
+
+    The maximum of all first, so that each is weighted once: less code on a path that every instruction of is fetched for the first time.
+    """
+    top = m
+    for u in static_range(len(more_m)):
+        top = maximum(top, more_m[u])
+    reference = where(top > float("-inf"), top, 0.0)
+    weight = exp2(m - reference)
+    l = l * weight
+    acc = acc * weight[:, None]
+    for u in static_range(len(more_m)):
+        weight = exp2(more_m[u] - reference)
+        l += more_l[u] * weight
+        acc += more_o[u] * weight[:, None]
+    return top, l, acc
+
+
+@jit
+def add_whole_partials(partial_o, partial_ml, m, l, acc, r, d, keep, first_slot, first, splits):
+    """MERGE_UNROLL partials from `first` on join the state of every query row."""
+    more_m = ()
+    more_l = ()
+    more_o = ()
+    for u in static_range(MERGE_UNROLL):
+        here = first + u < splits
+        slot = as_int64(first_slot + first + u)
+        ml = partial_ml + slot * (2 * COLUMNS)
+        o = partial_o + slot * (COLUMNS * HEAD_DIM) + (r * HEAD_DIM)[:, None] + d[None, :]
+        more_m = more_m + (load(ml + r, mask=(r < ROWS) & here, other=float("-inf"), cache_modifier=".cg"),)
+        more_l = more_l + (load(ml + COLUMNS + r, mask=(r < ROWS) & here, other=0.0, cache_modifier=".cg"),)
+        more_o = more_o + (load(o, mask=keep & here, other=0.0, cache_modifier=".cg"),)
+    return merge_states(m, l, acc, more_m, more_l, more_o)
+
+
+@jit
+def add_slices(partial_o, partial_ml, m, l, acc, row, d, first_slot, first, splits):
+    """SLICE_UNROLL times SLICE_ROWS partials from `first` on join the states of the tile's rows."""
+    more_m = ()
+    more_l = ()
+    more_o = ()
+    for u in static_range(SLICE_UNROLL):
+        part = first + u * SLICE_ROWS + rows(acc)
+        here = part < splits
+        slot = as_int64(first_slot + part)
+        ml = partial_ml + slot * (2 * COLUMNS) + row
+        o = partial_o + (slot * (COLUMNS * HEAD_DIM) + row * HEAD_DIM)[:, None] + d[None, :]
+        more_m = more_m + (load(ml, mask=here, other=float("-inf"), cache_modifier=".cg"),)
+        more_l = more_l + (load(ml + COLUMNS, mask=here, other=0.0, cache_modifier=".cg"),)
+        more_o = more_o + (load(o, mask=here[:, None] & (d >= 0)[None, :], other=0.0, cache_modifier=".cg"),)
+    return merge_states(m, l, acc, more_m, more_l, more_o)
 
 
 @jit
@@ -928,17 +975,7 @@ def merge_all(partial_o, partial_ml, out, out_token_stride, out_head_stride, seq
     l = full_rows(acc, 0.0)
     m = full_rows(acc, float("-inf"))
     for s in range(0, splits, MERGE_UNROLL):
-        for u in static_range(MERGE_UNROLL):
-            here = s + u < splits
-            slot = as_int64(first_slot + s + u)
-            ml = partial_ml + slot * (2 * COLUMNS)
-            m_i = load(ml + r, mask=(r < ROWS) & here, other=float("-inf"), cache_modifier=".cg")
-            l_i = load(ml + COLUMNS + r, mask=(r < ROWS) & here, other=0.0, cache_modifier=".cg")
-            o_i = load(
-                partial_o + slot * (COLUMNS * HEAD_DIM) + (r * HEAD_DIM)[:, None] + d[None, :], mask=keep & here, other=0.0,
-                cache_modifier=".cg",
-            )
-            m, l, acc = merge_state(m, l, acc, m_i, l_i, o_i)
+        m, l, acc = add_whole_partials(partial_o, partial_ml, m, l, acc, r, d, keep, first_slot, s, splits)
     write_rows(out, out_token_stride, out_head_stride, acc * inverse_of(l)[:, None], r[:, None], d[None, :], keep, seq, head)
 
 
@@ -966,18 +1003,7 @@ def merge_slice(partial_o, partial_ml, out, out_token_stride, out_head_stride, s
     m = full_rows(acc, float("-inf"))
     d = block * SLICE + cols(acc)
     for s in range(0, splits, SLICE_ROWS * SLICE_UNROLL):
-        for u in static_range(SLICE_UNROLL):
-            part = s + u * SLICE_ROWS + rows(acc)
-            here = part < splits
-            slot = as_int64(first_slot + part)
-            ml = partial_ml + slot * (2 * COLUMNS) + row
-            m_i = load(ml, mask=here, other=float("-inf"), cache_modifier=".cg")
-            l_i = load(ml + COLUMNS, mask=here, other=0.0, cache_modifier=".cg")
-            o_i = load(
-                partial_o + (slot * (COLUMNS * HEAD_DIM) + row * HEAD_DIM)[:, None] + d[None, :], mask=here[:, None] & (d >= 0)[None, :],
-                other=0.0, cache_modifier=".cg",
-            )
-            m, l, acc = merge_state(m, l, acc, m_i, l_i, o_i)
+        m, l, acc = add_slices(partial_o, partial_ml, m, l, acc, row, d, first_slot, s, splits)
     top = reduce_max(m, 0)
     weight = exp2(m - where(top > float("-inf"), top, 0.0))
     total = reduce_sum(l * weight, 0)
@@ -1064,10 +1090,9 @@ def tile_range(kv_len):
 
 
 @jit
-def load_keys(k_desc, block_ids, block_ids_stride, kv_heads, pair, first, count, kv_len, flags, boxes, full, empty):
+def load_keys(k_desc, block_ids, block_ids_stride, seq, head, first, count, kv_len, flags, boxes, full, empty):
     """Producer role: K tiles, and their scales where every key has one."""
-    head = pair % kv_heads
-    page_row, ids, later, end = open_pages(block_ids, block_ids_stride, kv_heads, pair, first, kv_len)
+    page_row, ids, later, end = open_pages(block_ids, block_ids_stride, seq, first, kv_len)
     evict_first(flags // 2)
     for i in range(count):
         page = first_page(first + i)
@@ -1078,10 +1103,9 @@ def load_keys(k_desc, block_ids, block_ids_stride, kv_heads, pair, first, count,
 
 
 @jit
-def load_values(v_desc, block_ids, block_ids_stride, kv_heads, pair, first, count, kv_len, flags, boxes, full, empty):
+def load_values(v_desc, block_ids, block_ids_stride, seq, head, first, count, kv_len, flags, boxes, full, empty):
     """Producer role: V tiles."""
-    head = pair % kv_heads
-    page_row, ids, later, end = open_pages(block_ids, block_ids_stride, kv_heads, pair, first, kv_len)
+    page_row, ids, later, end = open_pages(block_ids, block_ids_stride, seq, first, kv_len)
     evict_first(flags // 2)
     for i in range(count):
         page = first_page(first + i)
@@ -1102,12 +1126,10 @@ def logits(s, factor, token, query):
 
 @jit
 def attend(
-    q, q_token_stride, q_head_stride, scale_log2, kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, pair,
-    first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty, v_empty
+    q, q_token_stride, q_head_stride, scale_log2, kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, seq,
+    head, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty, v_empty,
 ):
     """Consumer role: the product of tile i and the scores of tile i + 1 run together; then the merge."""
-    seq = pair // kv_heads
-    head = pair % kv_heads
     load_queries(q, q_token_stride, q_head_stride, q_smem, seq, head)
     o = mma_zeros(HEAD_DIM, COLUMNS, DTYPE)
     l = mma_zeros(TILE, COLUMNS, DTYPE)
@@ -1146,7 +1168,8 @@ def attend(
         o = wgmma_wait(0, pv_product(v, p_tile, o))
         release(v_empty, last)
     finish(
-        partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, o, m, l, pair, seq, head, slot, first_slot, splits, flags,
+        kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, o, m, l, seq, head, slot, first_slot, splits,
+        flags,
     )
 
 
@@ -1157,9 +1180,7 @@ def decode(
 ):
     """One task of the batch: every query row of a (sequence, key/value head) pair against a run of its keys."""
     # before the set-up, which hides the load
-    pair, first, count, kv_len, slot, first_slot, splits, flags = task(tasks)
-    if slot == -2:
-        return
+    seq, head, first, count, kv_len, slot, first_slot, splits, flags = task(tasks)
     k_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
     v_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
     q_smem = alloc([COLUMNS, HEAD_DIM], DTYPE)
@@ -1171,18 +1192,20 @@ def decode(
     k_empty = alloc_barriers(STAGES, READERS, init=READY, more=True)
     v_empty = alloc_barriers(STAGES, READERS, init=READY)
     fence_async()
+    if slot == -2:
+        return
     warp_specialize(
         [
             (
                 attend,
                 (
                     q, q_token_stride, q_head_stride, scale_log2, kv_heads, partial_o, partial_ml, counters, out, out_token_stride,
-                    out_head_stride, pair, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_full,
-                    v_full, k_empty, v_empty,
+                    out_head_stride, seq, head, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring,
+                    k_full, v_full, k_empty, v_empty,
                 ),
             ),
-            (load_keys, (k_desc, block_ids, block_ids_stride, kv_heads, pair, first, count, kv_len, flags, k_boxes, k_full, k_empty)),
-            (load_values, (v_desc, block_ids, block_ids_stride, kv_heads, pair, first, count, kv_len, flags, v_boxes, v_full, v_empty)),
+            (load_keys, (k_desc, block_ids, block_ids_stride, seq, head, first, count, kv_len, flags, k_boxes, k_full, k_empty)),
+            (load_values, (v_desc, block_ids, block_ids_stride, seq, head, first, count, kv_len, flags, v_boxes, v_full, v_empty)),
         ],
         [1, 1],
         [PRODUCER_REGISTERS, PRODUCER_REGISTERS],

@@ -48,13 +48,15 @@ DYNAMIC, STATIC = "hy3/decode_bf16", "hy3/decode_bf16_static"
 FP8, FP8_PER_TOKEN = "hy3/decode_fp8", "hy3/decode_fp8_per_token"
 D64, SOFT_CAP, WINDOW = "variants/decode_bf16_d64", "variants/decode_bf16_soft_cap", "variants/decode_bf16_window"
 
-#: every point of the reference recipes' axes, and five query tokens, whose 64 columns leave room for two stages
+#: every point of the reference recipes' axes, and five query tokens
 POINTS = tuple(config(recipe, q, page) for recipe in (DYNAMIC, STATIC) for q in (1, 2, 3) for page in (16, 32, 64, 128))
-POINTS += (config(DYNAMIC, 5, ring__stages=2),)
+POINTS += (config(DYNAMIC, 5),)
 FP8_POINTS = tuple(config(recipe, q, page) for recipe in (FP8, FP8_PER_TOKEN) for q, page in ((1, 64), (2, 64), (4, 64), (1, 16), (2, 32), (4, 128)))
 #: several key/value heads, groups that leave padding rows, and the widest products
-GROUPS = tuple(config(DYNAMIC, q, 64, group, 4) for q, group in ((1, 1), (1, 2), (1, 4), (1, 5), (3, 5), (3, 7), (5, 1)))
-GROUPS += (config(DYNAMIC, 4, 64, 16, 4, ring__stages=2), config(DYNAMIC, kv_heads=8), config(STATIC, 3, 16, 5, 2))
+GROUPS = tuple(config(DYNAMIC, q, 64, group, 4) for q, group in (*((1, g) for g in (1, 2, 3, 4, 5, 6, 7, 16)), (3, 5), (3, 7), (5, 1), (5, 8), (4, 16))) + tuple(
+    config(FP8, q, 64, group, 2) for q, group in ((1, 1), (1, 6), (5, 8), (4, 16))
+)
+GROUPS += (config(DYNAMIC, kv_heads=8), config(STATIC, 3, 16, 5, 2))
 HEAD_DIM_64 = (config(D64), config(D64, 3, 16, 5, 2), config(D64, 2, 128))
 SOFT_CAPS = (config(SOFT_CAP), config(SOFT_CAP, 2, 16, 8, 2))
 WINDOWS = (config(WINDOW), config(WINDOW, 3, 16, 8, 2))
@@ -68,12 +70,15 @@ MAXIMA = tuple(config(recipe, **options) for recipe in (DYNAMIC, FP8) for option
 MERGES = (config(DYNAMIC, 2, reduce__poll_above=1), config(DYNAMIC, 2, reduce__poll_above=0))
 #: sequences that are never split, bf16 and fp8 with P as large as it may be
 UNSPLIT = tuple(
-    config(recipe, schedule__block="static_split", schedule__splits=1, reduce__poll_above=0, **options) for recipe, options in ((DYNAMIC, {}), (FP8, {"softmax__maximum": "exact"}))
+    config(recipe, schedule__block="static_split", schedule__splits=1, **options) for recipe, options in ((DYNAMIC, {}), (FP8, {"softmax__maximum": "exact"}))
 )
 #: fp8 cut by each sequence's own length alone
-STATIC_FP8 = tuple(config(recipe, schedule__block="static_split", reduce__poll_above=0) for recipe in (FP8, FP8_PER_TOKEN))
+STATIC_FP8 = tuple(config(recipe, schedule__block="static_split") for recipe in (FP8, FP8_PER_TOKEN))
 
-ALL = tuple(dict.fromkeys((*POINTS, *FP8_POINTS, *GROUPS, *FP8_GROUPS, *HEAD_DIM_64, *SOFT_CAPS, *WINDOWS, *LSE, *STAGES, *MAXIMA, *MERGES, *UNSPLIT, *STATIC_FP8)))
+#: clusters that merge in shared memory: all of a sequence's parts, and clusters of them
+CLUSTERS = tuple(config("variants/decode_bf16_cluster", q, 64, 8, 2, schedule__splits=splits) for q, splits in ((1, 4), (2, 16)))
+
+ALL = tuple(dict.fromkeys((*POINTS, *FP8_POINTS, *GROUPS, *FP8_GROUPS, *HEAD_DIM_64, *SOFT_CAPS, *WINDOWS, *LSE, *STAGES, *MAXIMA, *MERGES, *UNSPLIT, *STATIC_FP8, *CLUSTERS)))
 
 
 def cascade_kernels() -> dict[str, Kernel]:

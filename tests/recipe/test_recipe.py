@@ -215,7 +215,7 @@ class TestSet:
         assert recipe.kernel().mainloop.score[0].cap == 50.0
 
     def test_names_another_block(self):
-        assert load("hy3/decode_bf16").set({"schedule.block": "static_split", "reduce.poll_above": 0}).kernel().mainloop.schedule.NAME == "static_split"
+        assert load("hy3/decode_bf16").set({"schedule.block": "static_split"}).kernel().mainloop.schedule.NAME == "static_split"
 
     @pytest.mark.parametrize("key,parts", [
         ("stages", ("'stages' is no option", "SLOT.OPTION")),

@@ -55,18 +55,30 @@ def is_device(node: ast.AST) -> bool:
 
 
 def functions_of(file: Path, owner: str) -> list[Text]:
-    """The ``@jit`` functions of a block module: those that it imports from other blocks by name, and its own in file order."""
+    """The ``@jit`` functions of a block module: those that it imports from other blocks by name, with what they call there, and its own in file order."""
     text = file.read_text()
     lines = text.splitlines()
     found = []
     for node in ast.parse(text).body:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(LIBRARY):
             names = {a.name for a in node.names if a.name.islower()}
-            found += [t for t in functions_of(Path(find_spec(node.module).origin), owner) if t.name in names] if names else []
+            found += _with_callees(functions_of(Path(find_spec(node.module).origin), owner), names) if names else []
         elif is_device(node):
             first = node.decorator_list[0].lineno
             found.append(Text(node.name, owner, "\n".join(lines[first - 1 : node.end_lineno]), str(file), first))
     return found
+
+
+def _with_callees(functions: list[Text], names: set[str]) -> list[Text]:
+    """Those of a module's functions that are called `names`, and what they call of the module."""
+    known = {t.name: t for t in functions}
+    wanted, pending = set(), [n for n in names if n in known]
+    while pending:
+        name = pending.pop()
+        if name not in wanted:
+            wanted.add(name)
+            pending += [n for n in free_names(known[name].tree()) if n in known]
+    return [t for t in functions if t.name in wanted]
 
 
 def microkernel_file(block: type[Block], target: str) -> Path | None:

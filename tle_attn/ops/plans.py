@@ -19,7 +19,7 @@ from ..errors import InputError, SpecError, TleAttnError
 from ..runtime.decode import DecodePlan, idle_tasks, plan_decode, task_capacity
 from ..runtime.executors import EmulatedExecutor, make_executor
 from ..runtime.inputs import torch_dtype
-from ..spec import Kernel, Problem
+from ..spec import Kernel
 
 #: recipe by what a scale of K belongs to
 RECIPES = {"none": "hy3/decode_bf16", "tensor": "hy3/decode_fp8", "token_head": "hy3/decode_fp8_per_token"}
@@ -54,8 +54,8 @@ def split_of(batch: int, split: bool) -> tuple[int, int]:
 
 
 def static_options(parts: int, tokens: int) -> dict[str, Any]:
-    """Recipe options of a static split; its grid is not all resident, so no CTA may wait for another."""
-    return {"schedule.block": "static_split", "schedule.splits": parts, "schedule.min_tokens": tokens, "reduce.poll_above": 0}
+    """Recipe options of a static split."""
+    return {"schedule.block": "static_split", "schedule.splits": parts, "schedule.min_tokens": tokens}
 
 
 @cache
@@ -65,9 +65,6 @@ def kernel_for(scales: str, query_tokens: int, page: int, group: int, static: tu
     if static:
         recipe = recipe.set(static_options(*static))
     try:
-        problem = Problem(query_tokens=query_tokens, page=page, group=group)
-        if problem.columns == 64:  # Q and P of 64 columns take the place of a stage
-            recipe = recipe.set({"ring.stages": recipe.kernel().mainloop.ring.stages - 1})
         return recipe.kernel(query_tokens=query_tokens, page=page, group=group)
     except SpecError as error:
         key = (error.key or "").removeprefix("problem.")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, field, frozen
 
-from ..errors import InputError, InputTypeError, ResourceError
+from ..errors import InputError, InputTypeError
 from ..spec import DType, Kernel, find_block
 from . import inputs
 from .base import outputs, resolve_device
@@ -230,16 +230,7 @@ def prefix_kernel(kernel: Kernel, requests: int) -> Kernel:
     mainloop: Any = partial_kernel(kernel).mainloop
     problem = evolve(kernel.problem, query_tokens=kernel.problem.query_tokens * requests)
     every_key = (find_block("mask", "length")(),)
-
-    def with_stages(stages: int) -> Kernel:
-        return evolve(kernel, name=f"{kernel.name}/prefix", problem=problem, mainloop=evolve(mainloop, mask=every_key, ring=evolve(mainloop.ring, stages=stages)))
-
-    for stages in range(mainloop.ring.stages, 1, -1):
-        try:
-            return with_stages(stages)
-        except ResourceError:
-            pass
-    return with_stages(1)
+    return evolve(kernel, name=f"{kernel.name}/prefix", problem=problem, mainloop=evolve(mainloop, mask=every_key, ring=evolve(mainloop.ring, stages=None)))
 
 
 def merge_kernel(kernel: Kernel) -> Kernel:

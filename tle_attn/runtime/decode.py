@@ -165,7 +165,7 @@ class DecodePlan(Plan):
                 self.schedule(kv_lens, new_kv_included=new_kv_included, workspace=workspace)
             grid: tuple[int, ...] = (self.tasks,)
         else:
-            grid = (self.kernel.mainloop.schedule.splits, self.batch * self.kv_heads)
+            grid = (self.kernel.mainloop.schedule.splits // self.kernel.resources.cluster, self.batch * self.kv_heads)
         self._launch(self.entry, grid, values, held)
         return out, lse
 

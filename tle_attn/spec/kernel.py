@@ -28,7 +28,7 @@ class Kernel:
     Attributes:
         name: dotted or slashed name, used in generated modules and reports.
         problem: what is computed.
-        mainloop: how, with every block in its slot.
+        mainloop: how, with every block in its slot; options that were left open are settled for the problem.
         summary: one line for reports.
         file: the recipe it came from, for errors.
         exported: the export (`tle_attn.exports`) whose machine code runs it on target gluon; None: it is compiled.
@@ -45,6 +45,7 @@ class Kernel:
         from ..checks import check_kernel
 
         try:
+            object.__setattr__(self, "mainloop", self.mainloop.settled(self.problem))
             check_kernel(self)
         except SpecError as error:
             raise error.located(file=self.file)

@@ -41,6 +41,10 @@ class Mainloop(Block):
                 f"{cls.__name__} has a field called {taken[0]}, which is a method of every mainloop", key=taken[0], reason="the field would silently replace the method",
             )
 
+    def settled(self, problem: Problem) -> Mainloop:
+        """The same mainloop with the options that were left open (None) decided for `problem` and for the other blocks."""
+        return self
+
     def launch_note(self, problem: Problem, entry: str) -> str:
         """Grid, warps and registers of a kernel of the generated module, in words."""
         raise NotImplementedError

@@ -83,6 +83,7 @@ class Resources:
     roles: tuple[Role, ...] = ()
     scratch_bytes: int = 0  #: the compiler's own shared scratch (reductions), an upper estimate
     ctas_per_sm: int = 1
+    cluster: int = 1  #: CTAs of a cluster
 
     @property
     def shared_bytes(self) -> int:

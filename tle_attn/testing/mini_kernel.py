@@ -74,7 +74,7 @@ def default_companions(problem: Problem) -> list[Block]:
     from tle_attn.components.v_operand.fp8_register import Fp8RegisterV
 
     fp8 = {"scale": PerTensor(), "v_operand": Fp8RegisterV()} if problem.dtype is DType.FP8 else {}
-    return [block for _, block in DecodeMainloop(**fp8).parts()]
+    return [block for _, block in DecodeMainloop(**fp8).settled(problem).parts()]
 
 
 def mini_kernel(

@@ -4,14 +4,18 @@ import pytest
 import torch
 
 import tle_attn
+from tle_attn.components.loaders.paged_tma import PagedTma
 from tle_attn.components.mainloops.decode import DecodeMainloop
 from tle_attn.components.masks.causal import Causal
 from tle_attn.components.masks.sliding_window import SlidingWindow
+from tle_attn.components.reducers.split_merge import SplitMerge
 from tle_attn.components.rings.mbarrier import MbarrierRing
+from tle_attn.components.scales.per_tensor import PerTensor
 from tle_attn.components.schedulers.static_split import StaticSplit
 from tle_attn.components.scores.soft_cap import SoftCap
-from tle_attn.errors import ResourceError
-from tle_attn.spec import Kernel, Problem
+from tle_attn.components.v_operand.fp8_register import Fp8RegisterV
+from tle_attn.errors import ResourceError, SpecError
+from tle_attn.spec import DType, Kernel, Problem
 from tle_attn.testing import compare, compare_lse, make_decode_problem
 from tle_attn.verify import problem_for
 
@@ -117,3 +121,33 @@ class TestResources:
         with pytest.raises(ResourceError, match="bytes of shared memory"):
             kernel_of(Problem(), ring=MbarrierRing(stages=4))
         kernel_of(Problem(), ring=MbarrierRing(stages=4), ctas_per_sm=1)
+
+
+class TestSettledOptions:
+    """What is left open follows the schedule and what fits; what is said and has no effect is refused."""
+
+    def test_follow_the_schedule(self):
+        planned, static = kernel_of(Problem()).mainloop, kernel_of(Problem(), schedule=StaticSplit()).mainloop
+        assert (planned.loader.evict_first, planned.reduce.poll_above) == (True, 8)
+        assert (static.loader.evict_first, static.reduce.poll_above) == (False, 0)
+
+    @pytest.mark.parametrize("dtype,head_dim,tokens,ctas,stages", [
+        ("bf16", 128, 1, 2, 3), ("bf16", 128, 5, 2, 2), ("bf16", 64, 1, 2, 6), ("bf16", 128, 1, 1, 6), ("bf16", 256, 1, 2, 1), ("bf16", 128, 1, 4, 1),
+        ("fp8", 128, 1, 2, 6), ("fp8", 128, 5, 2, 5), ("fp8", 128, 1, 3, 4),
+    ])  # fmt: skip
+    def test_ring_as_deep_as_fits(self, dtype, head_dim, tokens, ctas, stages):
+        """192 KiB of tiles a multiprocessor, less where queries and P take the room; one stage more does not fit or is more than that."""
+        fp8 = {"scale": PerTensor(), "v_operand": Fp8RegisterV()} if dtype == "fp8" else {}
+        kernel = kernel_of(Problem(dtype=DType(dtype), head_dim=head_dim, query_tokens=tokens), ctas_per_sm=ctas, **fp8)
+        assert kernel.mainloop.ring.stages == stages
+        tile = 2 * 64 * head_dim * (1 if dtype == "fp8" else 2)
+        deeper = ctas * (stages + 1) * tile > 192 << 10
+        if not deeper:
+            with pytest.raises(ResourceError, match="too many"):
+                kernel_of(kernel.problem, ctas_per_sm=ctas, ring=MbarrierRing(stages=stages + 1), **fp8)
+
+    @pytest.mark.parametrize("slots,key", [({"loader": PagedTma(evict_first=True)}, "loader.evict_first"), ({"reduce": SplitMerge(poll_above=3)}, "reduce.poll_above")])
+    def test_without_effect_under_a_static_split(self, slots, key):
+        with pytest.raises(SpecError, match=f"{key}: static_split makes no use of {key}"):
+            kernel_of(Problem(), schedule=StaticSplit(), **slots)
+        kernel_of(Problem(), **slots)

@@ -48,7 +48,7 @@ class TestBrokenParts:
 
     def test_more_readers_than_there_are(self, target):
         with pytest.raises(Deadlock, match=r"(?s)produce waits for use 1 of empty\[0\].*lacks 1 of 2 arrival"):
-            self.run(target, ring=MbarrierRing(readers=2))
+            self.run(target, ring=MbarrierRing(stages=3, readers=2))
 
     def test_too_few_bytes_expected(self, target):
         with pytest.raises(BarrierMisuse, match="still in flight|bytes"):

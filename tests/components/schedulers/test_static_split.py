@@ -18,9 +18,9 @@ def tile_range(args, kv_len):
 
 @jit
 def test(args):
-    pair, first, count, kv_len, slot, first_slot, parts, flags = task(args)
+    seq, head, first, count, kv_len, slot, first_slot, parts, flags = task(args)
     out = args.read + (program_id(1) * num_programs(0) + program_id(0)) * 8
-    store(out, pair)
+    store(out, seq * args.kv_heads + head)
     store(out + 1, first)
     store(out + 2, count)
     store(out + 3, kv_len)

@@ -20,9 +20,9 @@ def tile_range(args, kv_len):
 
 @jit
 def test(args):
-    pair, first, count, kv_len, slot, first_slot, parts, flags = task(args)
+    seq, head, first, count, kv_len, slot, first_slot, parts, flags = task(args)
     out = args.read + program_id(0) * RECORD
-    store(out, pair)
+    store(out, seq * args.kv_heads + head)
     store(out + 1, first)
     store(out + 2, count)
     store(out + 3, kv_len)
@@ -57,9 +57,9 @@ def planned(lengths, kv_heads, slots, *, min_tokens=512, new_tokens=0, l2_tiles=
     numbers = {"new_tokens": new_tokens, "batch": len(lengths), "kv_heads": kv_heads, "slots": slots, "l2_tiles": l2_tiles}
     lens = torch.tensor(lengths, dtype=torch.int32, device=device)
     run_kernel(kernel, {"tasks": records, "kv_lens": lens, **numbers}, grid=(tasks,), entry="plan_tasks", target=target)
-    run_kernel(kernel, {"tasks": records, "read": read}, grid=(tasks,), target=target)
-    assert torch.equal(records, read), "`task` returns the record as it is"
-    return [Record(*row) for row in records.tolist()]
+    run_kernel(kernel, {"tasks": records, "read": read, "kv_heads": kv_heads}, grid=(tasks,), target=target)
+    assert torch.equal(records[:, 1:7], read[:, 1:7]), "`task` returns these words as they are"
+    return [Record(*row) for row in read.tolist()]
 
 
 def tiles_of(length: int) -> int:
