@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tests.checks.mutants import load_mutant, mutated
 from tle_attn.codegen import generate
 from tle_attn.components.mainloops.decode import DecodeMainloop
 from tle_attn.components.reducers.split_merge import SplitMerge
@@ -10,7 +11,7 @@ from tle_attn.components.rings.mbarrier import MbarrierRing
 from tle_attn.components.schedulers.task_map import TaskMap
 from tle_attn.emu import EmulationError
 from tle_attn.runtime.decode import DecodePlan
-from tle_attn.runtime.executors import EmulatedExecutor, import_generated
+from tle_attn.runtime.executors import EmulatedExecutor
 from tle_attn.spec import Kernel, Problem
 from tle_attn.testing import DecodeProblem, make_decode_problem
 
@@ -73,10 +74,7 @@ class Runner:
         self.executor = EmulatedExecutor(KERNEL, tle=False)
         self.executor.SMS, self.executor.arithmetic = sms, arithmetic
         if text is not None:
-            file = folder / "mutant.py"
-            file.write_text(text)
-            import_generated.cache_clear()
-            self.executor.module = import_generated(file)
+            self.executor.module = load_mutant(text, folder)
         self.plan = DecodePlan(kernel=KERNEL, batch=len(lengths), query_heads=8, kv_heads=1, target="cpu", device=torch.device("cpu"), executor=self.executor)
         self.plan.schedule(self.problem.kv_lens)
 
@@ -98,11 +96,6 @@ class Runner:
 @pytest.fixture(scope="module")
 def text() -> str:
     return generate(KERNEL, "cpu").text
-
-
-def mutated(text: str, old: str, new: str) -> str:
-    assert text.count(old) == 1, f"{text.count(old)} places for {old!r}: the kernel text has changed, so should the mutant"
-    return text.replace(old, new)
 
 
 @pytest.mark.parametrize("name", MUTANTS)

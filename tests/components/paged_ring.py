@@ -26,6 +26,7 @@ def consume(args, ring, full, empty):
         t = smem_load(ring.slot(slot_of(i)))
         token = i * TILE + rows(t)
         store(args.tokens + (token * HEAD_DIM)[:, None] + cols(t)[None, :], t)
+        role_sync()  # the tile's reads are over
         release(empty, i)
 
 

@@ -74,6 +74,7 @@ def consume(args, ring, full, empty):
         barrier_wait(full[i % 2], i // 2)
         r, c = tile_index(64, 64, 8)
         store(args.out + (i * 64 + r)[:, None] * 64 + c[None, :], smem_load(ring.slot(i % 2)))
+        role_sync()  # the slot's reads are over
         barrier_arrive(empty[i % 2])
 
 

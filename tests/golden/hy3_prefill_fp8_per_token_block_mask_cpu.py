@@ -123,14 +123,14 @@ def _key_order(tile):
 def transposed(v_tile, valid):
     """V^T with rows d' and columns t', keys from `valid` on zero."""
     v = emu.ops.smem_load(v_tile)
-    v = emu.ops.where((emu.ops.rows(v) < valid)[:, None], v.to(F32), 0.0).to(v_tile.dtype)
+    v = emu.ops.where((emu.ops.rows(v) < valid)[:, None], v.to(emu.F32), 0.0).to(v_tile.dtype)
     keys, dim = v.shape
     return _key_order(emu.ops.trans(v).reshape([dim // 2, 2, keys]).permute((1, 0, 2)).reshape([dim, keys]))
 
 
 def p_operand(p, o):
     """P in e4m3 with columns t'."""
-    return emu.ops.register_operand(_key_order(p.to(FP8)), o)
+    return emu.ops.register_operand(_key_order(p.to(emu.FP8)), o)
 
 
 def output_rows(o):

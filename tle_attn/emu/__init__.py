@@ -12,7 +12,7 @@ from tle_attn.emu import ops
 from tle_attn.emu.barriers import Barrier, Barriers
 from tle_attn.emu.descriptors import TensorDescriptor
 from tle_attn.emu.dtypes import BF16, F16, F32, FP8, I1, I32, I64, U8, DType
-from tle_attn.emu.errors import BarrierMisuse, Deadlock, EmulationError, MissingProxyFence, OutOfBounds, Race, Unwritten, UseBeforeWait
+from tle_attn.emu.errors import BarrierMisuse, Deadlock, EmulationError, MissingProxyFence, OutOfBounds, Race, UnsettledRead, Unwritten, UseBeforeWait
 from tle_attn.emu.integers import Int32, Int64
 from tle_attn.emu.launching import Stats, launch, workspace
 from tle_attn.emu.memory import Pointer, PointerTile
@@ -25,7 +25,7 @@ from tle_attn.emu.wgmma import PendingTile
 
 __all__ = [
     "BF16", "F16", "F32", "FP8", "I1", "I32", "I64", "U8", "DType",
-    "BarrierMisuse", "Deadlock", "EmulationError", "MissingProxyFence", "OutOfBounds", "Race", "Unwritten", "UseBeforeWait",
+    "BarrierMisuse", "Deadlock", "EmulationError", "MissingProxyFence", "OutOfBounds", "Race", "UnsettledRead", "Unwritten", "UseBeforeWait",
     "Barrier", "Barriers", "Buffer", "Int32", "Int64", "NamedBarrier", "NamedBarriers", "PendingTile", "Pointer", "PointerTile", "Tile",
     "MARK", "Stats", "TensorDescriptor", "Trace", "at", "launch", "ops", "where", "workspace",
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 A clock maps components to counts.  Components are
   one per role                 advanced at every release (arrive, TMA issue, atomic, cluster barrier)
+  one per role's fetches       n = "the first n generic reads of shared memory by this role have their data"
   one per role's WGMMA stream  n = "the first n groups of this role have retired"
   one per role's TMA stores    n = "the first n stores of this role have read their buffers and are visible"
   one per mbarrier             n = "the transfers of the first n uses have landed"

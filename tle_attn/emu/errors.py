@@ -31,5 +31,9 @@ class MissingProxyFence(EmulationError):
     """The async proxy (TMA, WGMMA) touches bytes that were stored through the generic proxy and not fenced."""
 
 
+class UnsettledRead(EmulationError):
+    """TMA overwrites bytes that a generic read of shared memory may still be fetching: an arrival does not wait for such reads."""
+
+
 class OutOfBounds(EmulationError):
     """An index outside of a tensor, ring or list, or an integer that does not fit its device type."""

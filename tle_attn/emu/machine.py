@@ -29,7 +29,9 @@ class Role:
         self.component = machine.new_component(global_memory=True)
         self.store_component = machine.new_component(global_memory=True)
         self.wgmma_component = machine.new_component(global_memory=False)
+        self.fetch_component = machine.new_component(global_memory=False)
         self.clock: Clock = {**clock, self.component: 1}
+        self.fetches = 0  # generic reads of shared memory
         self.groups: list = []  # WGMMA groups in flight, oldest first
         self.issued = 0  # WGMMA groups ever issued
         self.stores = 0  # TMA stores ever issued
@@ -49,6 +51,15 @@ class Role:
     def now(self, verb: str, place: Place) -> Access:
         """An access that this role makes itself."""
         return Access(self.component, self.clock[self.component], self.name, verb, place)
+
+    def fetch(self, place: Place) -> Access:
+        """A generic read of shared memory, complete once it is settled."""
+        self.fetches += 1
+        return Access(self.fetch_component, self.fetches, self.name, "load", place)
+
+    def settle(self, fetches: int) -> None:
+        """The first `fetches` generic reads have their data."""
+        self.clock[self.fetch_component] = max(fetches, self.clock.get(self.fetch_component, 0))
 
     def release(self) -> Clock:
         """What an arrival publishes; later accesses of this role are not part of it."""

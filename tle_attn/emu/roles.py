@@ -43,6 +43,7 @@ def warp_specialize(functions_and_args: Sequence[tuple[Callable, tuple]], worker
             raise EmulationError(f"worker {function.__name__} with {warps} warps: one of {WORKER_WARPS}, at {at(place)}")
     titles = _titles([function.__name__ for function, _ in functions_and_args])
     kernel_title, role.title = role.title, titles[0]
+    role.settle(role.fetches)  # the roles start behind a barrier
     start: Clock = role.release()
     for (function, args), warps, title in zip(workers, worker_num_warps, titles[1:], strict=True):
         child = machine.spawn(role.cta, function, args, 32 * warps, start)
@@ -73,4 +74,6 @@ def grid_launch_dependents() -> None:
 
 
 def role_sync() -> None:
-    running().step()
+    machine = running()
+    machine.current.settle(machine.current.fetches)
+    machine.step()

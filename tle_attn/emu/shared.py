@@ -195,7 +195,11 @@ def smem_store(buffer: Buffer, tile: Tile) -> None:
 
 def _load(buffer: Buffer, place: Place) -> Tile:
     role = running().current
-    check_read(buffer.cells(), buffer.label, role.clock, role.now("load", place), buffer.order)
+    cells = buffer.cells()
+    check_read(cells, buffer.label, role.clock, role.now("load", place), buffer.order)
+    fetch = role.fetch(place)
+    for cell in cells:
+        cell.fetches[fetch.component] = fetch
     if running().trace:
         running().trace.read(role, buffer)
     return buffer.tile()
@@ -235,3 +239,4 @@ def fence_async() -> None:
             if cell.unfenced is not None and cell.unfenced.component == role.component:
                 cell.unfenced = None
     role.unfenced.clear()
+    role.settle(role.fetches)

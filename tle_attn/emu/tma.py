@@ -38,7 +38,7 @@ def copy(descriptor: TensorDescriptor, buffer: Buffer, shape: Sequence[int], off
     access = Access(barrier.component, barrier.completed + 1, role.name, "TMA load", place)
     cells = buffer.cells()
     check_fenced(cells, buffer.label, access)
-    check_write(cells, buffer.label, role.clock, access, buffer.order)
+    check_write(cells, buffer.label, role.clock, access, buffer.order, tma=True)
     part = descriptor.inside(corner)
     if part is not None:
         tensor = descriptor.tensor

@@ -20,12 +20,12 @@ SERIAL_PRODUCT = 1 << 18
 
 
 class Group:
-    """One wgmma in flight."""
+    """One wgmma in flight; `fetches` counts the generic reads of its role that came before it."""
 
-    __slots__ = ("compute", "place")
+    __slots__ = ("compute", "fetches", "place")
 
-    def __init__(self, compute: Callable[[], None], place: Place):
-        self.compute, self.place = compute, place
+    def __init__(self, compute: Callable[[], None], fetches: int, place: Place):
+        self.compute, self.fetches, self.place = compute, fetches, place
 
 
 class PendingTile:
@@ -101,7 +101,7 @@ def wgmma(a: "Tile | Buffer", b: Buffer, acc: "Tile | PendingTile | None" = None
             product += (acc.result if isinstance(acc, PendingTile) else acc).values
         pending.result = Tile(product, F32)
 
-    role.groups.append(Group(compute, place))
+    role.groups.append(Group(compute, role.fetches, place))
     machine.counts["wgmmas"] += 1
     if machine.trace:
         machine.trace.product(role, [x for x in (a, b) if isinstance(x, Buffer)], place)
@@ -130,6 +130,7 @@ def wgmma_wait(pendings: int, acc: "PendingTile | tuple") -> "Tile | PendingTile
             machine.trace.retire(role, retired, where())
         for group in role.groups[:retired]:
             group.compute()
+            role.settle(group.fetches)
         del role.groups[:retired]
     role.clock[role.wgmma_component] = role.issued - len(role.groups)
     return tuple(map(_usable, acc)) if isinstance(acc, tuple) else _usable(acc)

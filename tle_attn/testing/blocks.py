@@ -64,7 +64,8 @@ class BlockTest:
         ports: typed ports of the function; default: what the block says in `provides`, or the ports of the chain that the function joins.
         inputs: values by parameter or argument name: tensors for ports (random if not given), numbers for parameters without a port, tensors and
             numbers for the kernel arguments that the block reads (`args.name`).  A `Constant` is passed as a compile-time constant.
-        companions: blocks from which missing functions, constants and arguments are taken; default: the decode family's.
+        companions: blocks from which missing functions, constants and arguments are taken; default: the decode family's
+            (`mini_kernel.prefill_companions(problem)` gives the prefill family's).
     """
 
     block: Block

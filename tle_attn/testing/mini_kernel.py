@@ -77,6 +77,16 @@ def default_companions(problem: Problem) -> list[Block]:
     return [block for _, block in DecodeMainloop(**fp8).settled(problem).parts()]
 
 
+def prefill_companions(problem: Problem) -> list[Block]:
+    """The same of the prefill family, to be given as `companions`."""
+    from tle_attn.components.mainloops.prefill import PrefillMainloop
+    from tle_attn.components.scales.per_tensor import PerTensor
+    from tle_attn.components.v_operand.fp8_transpose import Fp8Transpose
+
+    fp8 = {"scale": PerTensor(), "v_operand": Fp8Transpose()} if problem.dtype is DType.FP8 else {}
+    return [block for _, block in PrefillMainloop(**fp8).parts()]
+
+
 def mini_kernel(
     text: str,
     *blocks: Block,
@@ -97,7 +107,7 @@ def mini_kernel(
         arguments, constants: of the text itself; blocks bring their own.
         entries: the kernels in `text`.
         roles: warps and registers, for the resource checks and the compiler.
-        companions: blocks from which missing functions, constants and arguments are taken; `default_companions` if not given.
+        companions: blocks from which missing functions, constants and arguments are taken; `default_companions` if not given, `prefill_companions(problem)` for blocks of prefill.
 
     Raises:
         SpecError, LinkError, LintError: as for every kernel.

@@ -1,0 +1,115 @@
+"""FP8 V of prefill, transposed: every byte at its place, the product in the order of the output, and what the microkernel compiles to."""
+
+import pytest
+import torch
+
+from tle_attn.components.v_operand.fp8_transpose import Fp8Transpose
+from tle_attn.errors import SpecError
+from tle_attn.runtime.executors import compile_kernel
+from tle_attn.spec import Argument, DType, Kernel, Problem
+from tle_attn.testing.mini_kernel import mini_kernel, prefill_companions, run_kernel
+
+E4M3 = torch.float8_e4m3fn
+TRANSPOSE = """
+@jit
+def test(args):
+    v_tile = alloc([TILE, HEAD_DIM], FP8)
+    vt_tile = alloc([HEAD_DIM, TILE], FP8)
+    i, j = tile_index(TILE, HEAD_DIM, 16)
+    smem_store(v_tile, load(args.v + (i * HEAD_DIM)[:, None] + j[None, :]))
+    role_sync()
+    smem_store(vt_tile, transposed(v_tile, args.valid))
+    role_sync()
+    v = smem_load(vt_tile)
+    store(args.vt + (rows(v) * TILE)[:, None] + cols(v)[None, :], v)
+"""
+PRODUCT = """
+@jit
+def test(args):
+    v_tile = alloc([TILE, HEAD_DIM], FP8)
+    vt_tile = alloc([HEAD_DIM, TILE], FP8)
+    i, j = tile_index(TILE, HEAD_DIM, 16)
+    smem_store(v_tile, load(args.v + (i * HEAD_DIM)[:, None] + j[None, :]))
+    role_sync()
+    smem_store(vt_tile, transposed(v_tile, args.valid))
+    fence_async()
+    role_sync()
+    s = mma_zeros(64, TILE, FP8)
+    p = load(args.p + (rows(s) * TILE)[:, None] + cols(s)[None, :])
+    o = mma_zeros(64, HEAD_DIM, FP8)
+    o = output_rows(wgmma_wait(0, pv_rows(p_operand(p, o), vt_tile, o)))
+    store(args.o + (rows(o) * HEAD_DIM)[:, None] + cols(o)[None, :], o)
+"""
+
+
+def kernel_of(text: str, problem: Problem, **pointers: str) -> Kernel:
+    arguments = [Argument("valid", "i32", "keys that hold something"), *(Argument(name, kind, "") for name, kind in pointers.items())]
+    return mini_kernel(text, Fp8Transpose(), problem=problem, arguments=arguments, companions=prefill_companions(problem))
+
+
+def places(dim: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Row d' of head element d and column t' of key t: even elements before odd ones, and bits (b3 b2 b1 b0) of a key's number as (b2 b1 b3 b0)."""
+    d, t = torch.arange(dim), torch.arange(128)
+    return (d & 1) * dim // 2 + d // 2, t // 16 * 16 + 4 * (t >> 1 & 3) + 2 * (t >> 3 & 1) + (t & 1)
+
+
+def check_bytes(v: torch.Tensor, valid: int, target: str, device: str) -> None:
+    """v: bytes [128, dim]."""
+    dim = v.shape[1]
+    rows, columns = places(dim)
+    expected = torch.zeros(dim, 128, dtype=torch.uint8)
+    expected[rows[:, None], columns[None, :valid]] = v[:valid].T
+    vt = torch.full((dim, 128), 0x55, dtype=torch.uint8, device=device).view(E4M3)
+    kernel = kernel_of(TRANSPOSE, Problem(dtype=DType.FP8, head_dim=dim), v="*fp8", vt="*fp8")
+    run_kernel(kernel, {"v": v.to(device).view(E4M3), "vt": vt, "valid": valid}, target=target)
+    assert torch.equal(vt.cpu().view(torch.uint8), expected)
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("what", ["token", "dim", "random"])
+def test_17_every_byte_at_its_place(target, device, dim, what):
+    """V's bytes are the index of their key, then that of their head element: which key, and which element, every byte of V^T came from."""
+    key, element = torch.arange(128)[:, None].expand(128, dim), torch.arange(dim)[None, :].expand(128, dim)
+    v = {"token": key, "dim": element, "random": torch.randint(0, 127, (128, dim)) + 128 * torch.randint(0, 2, (128, dim))}[what]
+    check_bytes(v.to(torch.uint8).contiguous(), 128, target, device)
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("valid", [1, 2, 9, 15, 16, 17, 64, 100, 127, 500])
+def test_keys_past_the_end_are_zero(target, device, dim, valid):
+    """Whatever they hold; the mainloop passes more than 128 for a tile that is full."""
+    v = torch.randint(0, 120, (128, dim), dtype=torch.uint8)
+    v[valid:] = 0x7F  # NaN
+    check_bytes(v, min(valid, 128), target, device)
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("valid", [128, 37])
+def test_product_in_the_order_of_the_output(target, device, dim, valid):
+    """The orders of keys and head elements cancel, and P is rounded to e4m3 and ends at 448."""
+    problem = Problem(dtype=DType.FP8, head_dim=dim)
+    v, p = torch.randn(128, dim).to(E4M3), torch.rand(64, 128) * 256
+    p[5, 7] = 500.0
+    p[:, valid:] = 0.0
+    o = torch.full((64, dim), float("nan"), device=device)
+    poisoned = v.clone()
+    poisoned[valid:] = float("nan")
+    kernel = kernel_of(PRODUCT, problem, v="*fp8", p="*f32", o="*f32")
+    run_kernel(kernel, {"v": poisoned.to(device), "p": p.to(device), "o": o, "valid": valid}, target=target)
+    expected = Fp8Transpose.reference(p.clamp(max=448.0), v, torch.zeros(64, dim))
+    assert (o.cpu().double() - expected).norm() < 1e-5 * expected.norm()
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+def test_the_microkernel_compiles_without_spills(dim):
+    """And is what it says it is: matrix loads that transpose, byte permutes, matrix stores."""
+    kernel = kernel_of(PRODUCT, Problem(dtype=DType.FP8, head_dim=dim), v="*fp8", p="*f32", o="*f32")
+    facts = compile_kernel(kernel, "test").facts
+    assert (facts.spill_stores, facts.spill_loads, facts.stack_bytes) == (0, 0, 0)
+    assert facts.opcodes["LDSM"] == facts.opcodes["STSM"] == 8 and facts.opcodes["QGMMA"] == 4
+
+
+@pytest.mark.parametrize("problem,message", [(Problem(), "bf16 V needs no transpose"), (Problem(dtype=DType.FP8, head_dim=256), "fp8 V of head_dim 256 has no transpose")])
+def test_what_it_does_not_take(problem, message):
+    with pytest.raises(SpecError, match=message):
+        Fp8Transpose().check(problem)
