@@ -34,16 +34,19 @@ class PrefillPlan(Plan):
     Attributes:
         max_query_rows: the most rows of q in one run.
         max_units: unit records of the workspace, the header not counted.
+        ctas: the most CTAs of a launch; they stay until no unit is left.
     """
 
     ZEROED = ("queue",)
 
     max_query_rows: int
     max_units: int = field(init=False)
+    ctas: int = field(init=False)
     _own_units_filled: bool = field(init=False, repr=False, default=False)
 
     def _sizes(self) -> Needs:
         self.max_units = unit_capacity(self.max_query_rows, self.batch, self.kernel.mainloop.unit_rows)
+        self.ctas = self.executor.multiprocessors() * self.kernel.resources.ctas_per_sm
         sizes = {"units": (DType.I32, RECORD * (1 + self.max_units)), "queue": (DType.I32, 2)}
         return {name: size for name, size in sizes.items() if name in self.arguments}
 
@@ -152,8 +155,7 @@ class PrefillPlan(Plan):
             return out, lse
         if self.planned and not scheduled:
             self.schedule(cu_seqlens_q, kv_lens, workspace=workspace)
-        ctas = self.executor.multiprocessors() * self.kernel.resources.ctas_per_sm
-        self._launch(self.entry, (min(ctas, units),), values, held)
+        self._launch(self.entry, (min(self.ctas, units),), values, held)
         return out, lse
 
     def _check_keys(self, k_cache: Any, v_cache: Any, block_ids: Any, kv_lens: Any) -> None:
