@@ -126,6 +126,12 @@ class PrefillMainloop(Mainloop):
                 reason="scores and masks that need a key's position on every tile do not get it when tiles are skipped",
             )
 
+        if self.v_operand.TRANSPOSED and self.ring.stages < 2:
+            raise SpecError(
+                "a transposed V needs a second ring slot", key="ring.stages", value=self.ring.stages, allowed="2 or more",
+                reason="the producer starts the next tile's copies before it transposes this one's V: with one slot it would wait for itself",
+            )
+
     @property
     def mask_all(self) -> bool:
         """Every tile needs the element masks, not only those at the causal frontier."""

@@ -76,7 +76,7 @@ def read_key_scales(args, page_row, tile, kv_len, head):
     there = key < kv_len
     page = load(page_row + key // PAGE, mask=there, other=0)
     offset = as_int64(page) * args.k_scale_page_stride + as_int64(key % PAGE // SCALE_ROW) * args.k_scale_row_stride + head * args.k_scale_head_stride
-    return load(args.k_scale + offset + key % SCALE_ROW, mask=there, other=0.0)
+    return load(args.k_scale + offset + key % PAGE % SCALE_ROW, mask=there, other=0.0)
 
 
 @jit

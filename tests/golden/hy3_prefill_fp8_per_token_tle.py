@@ -405,7 +405,7 @@ def read_key_scales(k_scale, k_scale_page_stride, k_scale_row_stride, k_scale_he
     there = key < kv_len
     page = load(page_row + key // PAGE, mask=there, other=0)
     offset = as_int64(page) * k_scale_page_stride + as_int64(key % PAGE // SCALE_ROW) * k_scale_row_stride + head * k_scale_head_stride
-    return load(k_scale + offset + key % SCALE_ROW, mask=there, other=0.0)
+    return load(k_scale + offset + key % PAGE % SCALE_ROW, mask=there, other=0.0)
 
 
 # ---- mask[0]: mask/causal
