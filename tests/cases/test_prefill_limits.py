@@ -21,9 +21,7 @@ def test_20_groups(group, seed):
 @pytest.mark.parametrize("layout", ["NHD", "HND"])
 @pytest.mark.parametrize("page", [16, 32, 64, 128])
 @pytest.mark.parametrize("recipe", PAGED_PREFILL)
-def test_21_pages(recipe, page, layout, seed, request):
-    if recipe.endswith("per_token") and page == 16:
-        request.applymarker(pytest.mark.xfail(strict=True, reason="K scales of pages of 16 tokens are read from the wrong column"))
+def test_21_pages(recipe, page, layout, seed):
     kernel = kernel_of(recipe, group=1, page=page)
     problem = prefill_problem_for(kernel, (*PAIRS, (2, page), (2, page + 1), (1, 3 * page - 1)), kv_heads=2, layout=layout, seed=seed)
     check(kernel, problem, run(kernel, problem))
@@ -85,9 +83,7 @@ def test_24_runs_are_equal_in_every_schedule(recipe, seed):
 
 @pytest.mark.parametrize("stages", [1, 2, 3])
 @pytest.mark.parametrize("recipe", PREFILL)
-def test_25_tiles_around_the_number_of_stages(recipe, stages, seed, request):
-    if "fp8" in recipe and stages == 1:
-        request.applymarker(pytest.mark.xfail(strict=True, reason="a ring of one slot deadlocks where V is transposed; it is to be refused"))
+def test_25_tiles_around_the_number_of_stages(recipe, stages, seed):
     try:
         kernel = kernel_of(recipe, {"ring.stages": stages}, group=1)
     except SpecError as error:
