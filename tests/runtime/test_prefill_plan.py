@@ -55,10 +55,11 @@ class TestPlan:
         for _ in range(300):
             batch = int(torch.randint(1, 9, (1,), generator=generator))
             lens = [int(n) for n in torch.randint(0, 400, (batch,), generator=generator)]
-            units, rows = sum(-(-n // 128) for n in lens), sum(lens)
-            assert units <= most_units(rows, batch) <= unit_capacity(rows, batch)
-            met += units == most_units(rows, batch)
-        assert met and most_units(1 + 129 + 1, 3) == 4 and most_units(3, 64) == 3
+            unit = 64 * int(torch.randint(1, 3, (1,), generator=generator))
+            units, rows = sum(-(-n // unit) for n in lens), sum(lens)
+            assert units <= most_units(rows, batch, unit) <= unit_capacity(rows, batch, unit)
+            met += units == most_units(rows, batch, unit)
+        assert met and most_units(1 + 129 + 1, 3, 128) == 4 and most_units(3, 64, 128) == 3
 
 
 class TestLaunches:
