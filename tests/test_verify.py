@@ -11,6 +11,7 @@ import torch
 import tle_attn
 from tle_attn import verify
 from tle_attn.errors import SpecError, TargetUnavailable
+from tle_attn.oracle.steps import SoftCap
 from tle_attn.spec import Block
 
 
@@ -34,7 +35,7 @@ def test_a_kernel_that_computes_something_else_fails(wanted: dict, wrong: dict, 
     """The oracle is told of an option that the kernel has not."""
     kernel = tle_attn.load("hy3/decode_bf16").kernel(query_tokens=2)
     assert verify.oracle_options(kernel) == wanted
-    monkeypatch.setattr(verify, "oracle_options", lambda _: wrong)
+    monkeypatch.setattr(verify, "oracle_options", lambda *_: wrong)
     result = verify.verify_kernel(kernel, "cpu")
     assert not result.ok and result.error > result.tolerance
     assert "sequence" in result.failure and "relative RMS" in result.failure
@@ -50,7 +51,7 @@ def test_a_block_that_the_oracle_does_not_know_is_refused(monkeypatch: pytest.Mo
 def test_what_blocks_mean_to_the_oracle() -> None:
     options = {name: verify.oracle_options(tle_attn.load(name).kernel()) for name in tle_attn.list_recipes()}
     assert options["variants/decode_bf16_window"] == {"causal": True, "window": 4096}
-    assert options["variants/decode_bf16_soft_cap"] == {"causal": True, "soft_cap": 50.0}
+    assert options["variants/decode_bf16_soft_cap"] == {"causal": True, "score_steps": (SoftCap(50.0),)}
 
 
 def test_an_emulation_report_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,9 +20,11 @@ def quant_type(kernel: Kernel) -> int | None:
 
 
 def problem_for(kernel: Kernel, kv_lens: Iterable[int], kv_heads: int = 1, **options: Any) -> DecodeProblem:
-    """A decode problem; `options` are those of `make_decode_problem`."""
-    from .testing import make_decode_problem
+    """A decode problem, without pages for a kernel that has none; `options` are those of `make_decode_problem`."""
+    from .testing import make_contiguous_decode_problem, make_decode_problem
 
+    if "block_ids" not in kernel.arguments:
+        return make_contiguous_decode_problem(kv_lens, query_tokens=kernel.problem.query_tokens, **_format(kernel, kv_heads), **options)
     return make_decode_problem(kv_lens, query_tokens=kernel.problem.query_tokens, **_format(kernel, kv_heads), **options)
 
 
@@ -126,4 +128,4 @@ def ragged_pairs(rng: random.Random, kernel: Kernel, *, longest: int) -> list[tu
 
 def _format(kernel: Kernel, kv_heads: int) -> dict[str, Any]:
     p = kernel.problem
-    return {"heads": (p.group * kv_heads, kv_heads), "head_dim": p.head_dim, "page": p.page, "dtype": p.dtype.value, "quant": quant_type(kernel)}
+    return {"heads": (p.group * kv_heads, kv_heads), "head_dim": p.head_dim, "value_dim": p.value_dim, "page": p.page, "dtype": p.dtype.value, "quant": quant_type(kernel)}

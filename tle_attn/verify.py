@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
@@ -21,23 +22,43 @@ from .spec import DType, Kernel
 if TYPE_CHECKING:
     from .testing import DecodeProblem, PrefillProblem, StatesProblem
 
+#: options of the oracle that several blocks may add to
+STEPS = ("score_steps", "mask_steps")
 #: targets that need no GPU
 EMULATED = ("cpu", "tle-emulated")
 
 
-def oracle_options(kernel: Kernel) -> dict[str, Any]:
-    """Options under which `tle_attn.oracle.attention` computes what this kernel should.
+def oracle_options(kernel: Kernel, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Options under which `tle_attn.oracle.attention` computes what this kernel should of a run that is `given` these tensors.
 
     Raises:
-        SpecError: a block changes what is computed in a way that the oracle has not been told.
+        SpecError: a block changes what is computed in a way that the oracle has not been told, or two blocks say different things.
     """
-    options: dict[str, Any] = {"causal": False}
+    options: dict[str, Any] = {}
     for where, block in kernel.blocks:
         try:
-            options |= block.oracle_options()
+            said = block.oracle_options(kernel.problem, given or {})
         except SpecError as error:
             raise error.located(file=kernel.file, prefix=where)
-    return options
+        for name, value in said.items():
+            if name in STEPS:
+                options[name] = (*options.get(name, ()), *value)
+            elif name in options:
+                raise SpecError(f"a block before this one gives the oracle a {name} already", key=where, file=kernel.file, reason="the oracle has one of each")
+            else:
+                options[name] = value
+    return {"causal": False} | options
+
+
+def arguments_of(kernel: Kernel, case: DecodeProblem | PrefillProblem | StatesProblem, seed: int = 0) -> dict[str, Any]:
+    """Random tensors for the arguments that blocks of a kernel want of a user, on the device of `case`; the same for the same seed."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    made: dict[str, Any] = {}
+    for _, block in kernel.blocks:
+        made |= block.example_arguments(case, generator)
+    return {name: value.to(getattr(case, "q").device) for name, value in made.items()}
 
 
 def tolerance(kernel: Kernel) -> tuple[float, str]:
@@ -104,11 +125,10 @@ def verify_kernel(kernel: Kernel, target: str = "cpu", *, seed: int = 0, device:
     """
     start = time.perf_counter()
     allowed, _ = tolerance(kernel)
-    options = oracle_options(kernel)
     made = problems(kernel, seed=seed, emulated=target in EMULATED)
     worst, failure = 0.0, None
     for name, problem in made:
-        error, failure = _run_one(kernel, target, problem, options, allowed, seed, device)
+        error, failure = run_one(kernel, target, problem, allowed, seed, device)
         worst = max(worst, error)
         if failure:
             failure = f"{kernel.name} on {target}, {name}: {failure}"
@@ -117,8 +137,10 @@ def verify_kernel(kernel: Kernel, target: str = "cpu", *, seed: int = 0, device:
     return Verification(kernel=kernel.name, target=target, error=worst, tolerance=allowed, problems=len(made), seconds=seconds, failure=failure)
 
 
-def _run_one(kernel: Kernel, target: str, problem: DecodeProblem | PrefillProblem | StatesProblem, options: dict[str, Any], allowed: float, seed: int, device: Any) -> tuple[float, str | None]:
-    """(relative RMS error, failure) of one problem."""
+def run_one(
+    kernel: Kernel, target: str, problem: DecodeProblem | PrefillProblem | StatesProblem, allowed: float, seed: int = 0, device: Any = None
+) -> tuple[float, str | None]:
+    """(relative RMS error, failure or None) of one problem."""
     import torch
 
     from .runtime import plan
@@ -126,7 +148,8 @@ def _run_one(kernel: Kernel, target: str, problem: DecodeProblem | PrefillProble
 
     epilogue = kernel.mainloop.epilogue
     with_lse = epilogue.lse != "none"
-    expected, expected_lse = problem.reference(lse_base=epilogue.lse if with_lse else None, p_quant=None, **options)
+    arguments = arguments_of(kernel, problem, seed)
+    expected, expected_lse = problem.reference(lse_base=epilogue.lse if with_lse else None, p_quant=None, **oracle_options(kernel, arguments))
     made = plan(kernel, **problem.geometry, target=target, seed=seed, device=device)
     placed = problem.to(made.device)
     for name in set(made.workspace) - set(made.ZEROED):
@@ -134,7 +157,7 @@ def _run_one(kernel: Kernel, target: str, problem: DecodeProblem | PrefillProble
     out = placed.new_output(torch.float32 if epilogue.dtype is DType.F32 else torch.bfloat16)
     lse = torch.full(out.shape[:2], math.nan, device=made.device) if with_lse else None
     try:
-        made.run(**placed.inputs, out=out, lse=lse)
+        made.run(**placed.inputs, **arguments_of(kernel, placed, seed), out=out, lse=lse)
         error = relative_rms(out.cpu(), expected)
         compare(out.cpu(), expected, rms=allowed, name_row=problem.name_row)
         if lse is not None and expected_lse is not None:
@@ -146,4 +169,4 @@ def _run_one(kernel: Kernel, target: str, problem: DecodeProblem | PrefillProble
     return error, None
 
 
-__all__ = ["EMULATED", "Verification", "oracle_options", "prefill_problem_for", "problem_for", "problems", "quant_type", "tolerance", "verify_kernel"]
+__all__ = ["EMULATED", "Verification", "arguments_of", "oracle_options", "prefill_problem_for", "problem_for", "problems", "quant_type", "tolerance", "verify_kernel"]

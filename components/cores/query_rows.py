@@ -7,6 +7,7 @@ from attrs import field, frozen
 from attrs.validators import instance_of, optional
 
 from tle_attn.dialect import barrier_arrive, barrier_wait, copy, jit, smem_operand, wgmma
+from tle_attn.errors import SpecError
 from tle_attn.spec import Argument, Block, BoxDescriptor, Constant, Function, Port, Problem
 from tle_attn.spec.types import DType, Place
 
@@ -30,6 +31,13 @@ class QueryRows(Block):
 
     def in_registers(self, problem: Problem) -> bool:
         return problem.dtype is DType.FP8 if self.registers is None else self.registers
+
+    def check(self, problem: Problem) -> None:
+        if (problem.tile_dim, problem.v_dim) != (problem.head_dim, problem.head_dim):
+            raise SpecError(
+                f"prefill takes K and V of one width, a power of two, not {problem.head_dim} and {problem.v_dim}", key="problem.head_dim", value=problem.head_dim,
+                allowed="64, 128, 256, and value_dim left out", reason="its tiles are not padded",
+            )
 
     def column_blocks(self, problem: Problem) -> int:
         """128-byte column blocks of a query row."""

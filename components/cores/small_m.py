@@ -33,7 +33,12 @@ class SmallM(Block):
 
     def constants(self, problem: Problem) -> dict[str, Constant]:
         return {
-            "HEAD_DIM": Constant(problem.head_dim, "elements of a head"),
+            "HEAD_DIM": Constant(problem.tile_dim, "elements of a head" + (", padded" if problem.tile_dim != problem.head_dim else "")),
+            "HEAD_ELEMENTS": Constant(problem.head_dim, "elements of a head of Q and K"),
+            "PADDED": Constant(problem.tile_dim != problem.head_dim, "tiles of Q and K are wider than a head"),
+            "VALUE_DIM": Constant(problem.value_tile_dim, "elements of a head of V" + (", padded" if problem.value_tile_dim != problem.v_dim else ""), same_as="HEAD_DIM"),
+            "VALUE_ELEMENTS": Constant(problem.v_dim, "elements of a head of V", same_as="HEAD_ELEMENTS"),
+            "VALUES_PADDED": Constant(problem.value_tile_dim != problem.v_dim, "tiles of V are wider than a head"),
             "GROUP": Constant(problem.group, "query heads per key/value head"),
             "QUERY_TOKENS": Constant(problem.query_tokens, "query tokens per request"),
             "ROWS": Constant(problem.rows, "query rows of a key/value head"),
@@ -51,8 +56,8 @@ class SmallM(Block):
         )
 
     def provides(self, problem: Problem) -> tuple[Function, ...]:
-        q = Port("q_smem", problem.dtype, ("query", "dim"), (problem.columns, problem.head_dim), Place.SHARED, "swizzled", "dim")
-        k = Port("k_tile", problem.dtype, ("key", "dim"), (TILE, problem.head_dim), Place.SHARED, "swizzled", "dim")
+        q = Port("q_smem", problem.dtype, ("query", "dim"), (problem.columns, problem.tile_dim), Place.SHARED, "swizzled", "dim")
+        k = Port("k_tile", problem.dtype, ("key", "dim"), (TILE, problem.tile_dim), Place.SHARED, "swizzled", "dim")
         s = Port("s", DType.F32, ("key", "query"), (TILE, problem.columns), Place.REGISTER, "mma")
         return (Function("load_queries", (), (q,)), Function("qk_product", (k, q), (s,)))
 
@@ -69,7 +74,7 @@ def load_queries(args, q_smem, seq, head):
     token = as_int64(seq * QUERY_TOKENS + r // GROUP)
     q_head = as_int64(head * GROUP + r % GROUP)
     offset = token * args.q_token_stride + q_head * args.q_head_stride
-    tile = load(args.q + offset[:, None] + d[None, :], mask=(r < ROWS)[:, None] & (d >= 0)[None, :], other=0.0)
+    tile = load(args.q + offset[:, None] + d[None, :], mask=(r < ROWS)[:, None] & (d < HEAD_ELEMENTS if PADDED else d >= 0)[None, :], other=0.0)
     smem_store(q_smem, tile)
     fence_async()
 

@@ -6,6 +6,8 @@ Rows past a sequence's end are not written.  A row without any visible key gives
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from attrs import field, frozen
 
@@ -52,7 +54,7 @@ class StoreRows(Block):
         )
         return out + ((Argument("lse", "*f32", f"log-sum-exp, base {self.lse}, [query rows, query heads]"),) if self.lse != "none" else ())
 
-    def oracle_options(self) -> dict[str, str]:
+    def oracle_options(self, problem: Problem, given: Mapping[str, Any]) -> dict[str, str]:
         return {"empty_row": self.empty_row}
 
     def provides(self, problem: Problem) -> tuple[Function, ...]:

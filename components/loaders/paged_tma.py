@@ -11,6 +11,7 @@ from __future__ import annotations
 from attrs import field, frozen
 
 from tle_attn.dialect import as_int64, copy, jit, load, reduce_max, static_range, vec_index, where
+from tle_attn.errors import SpecError
 from tle_attn.spec import Argument, Block, BoxDescriptor, Constant, Function, Port, Problem
 from tle_attn.spec.types import DType, Place
 
@@ -30,6 +31,7 @@ class PagedTma(Block):
 
     KIND = "loader"
     NAME = "paged_tma"
+    PAGED = True
 
     #: let K and V leave the L2 cache first where a step's tiles exceed it; the task map says where.  Left open: with a task map
     evict_first: bool | None = field(default=None, metadata={"tune": (True, False)})
@@ -40,50 +42,62 @@ class PagedTma(Block):
         """Pages that make up a tile."""
         return max(1, TILE // problem.page)
 
-    def column_blocks(self, problem: Problem) -> int:
-        """128-byte column blocks of a tile row."""
-        return max(1, problem.head_dim * problem.dtype.nbytes // SWIZZLE_BYTES)
+    def column_blocks(self, dim: int, problem: Problem) -> int:
+        """128-byte column blocks of a tile row of `dim` elements."""
+        return max(1, dim * problem.dtype.nbytes // SWIZZLE_BYTES)
 
     def copies(self, problem: Problem) -> int:
         """Boxes, and so full barriers, of one tile."""
-        return 1 if self.pages(problem) == 1 else self.pages(problem) * self.column_blocks(problem)
+        return 1 if self.pages(problem) == 1 else self.pages(problem) * self.column_blocks(problem.tile_dim, problem)
 
-    def box(self, problem: Problem) -> tuple[int, ...]:
+    def box(self, problem: Problem, dim: int) -> tuple[int, ...]:
+        """Box of a tile that is `dim` elements wide."""
         if self.pages(problem) == 1:
-            return (1, 1, TILE, problem.head_dim)
-        return (1, 1, problem.page, problem.head_dim // self.column_blocks(problem))
+            return (1, 1, TILE, dim)
+        return (1, 1, problem.page, dim // self.column_blocks(dim, problem))
 
-    def box_bytes(self, problem: Problem) -> int:
-        _, _, rows, cols = self.box(problem)
+    def box_bytes(self, problem: Problem, dim: int) -> int:
+        _, _, rows, cols = self.box(problem, dim)
         return rows * cols * problem.dtype.nbytes
 
+    def check(self, problem: Problem) -> None:
+        if problem.value_tile_dim != problem.tile_dim and self.pages(problem) > 1:
+            raise SpecError(
+                f"K tiles of {problem.tile_dim} and V tiles of {problem.value_tile_dim} columns need pages that fill a tile", key="problem.page", value=problem.page,
+                allowed="64, 128", reason="with shorter pages a tile comes in boxes, and K and V would have different numbers of them",
+            )
+
     def constants(self, problem: Problem) -> dict[str, Constant]:
-        _, _, rows, cols = self.box(problem)
+        _, _, rows, cols = self.box(problem, problem.tile_dim)
+        box_bytes = [int(self.box_bytes(problem, dim) * self.expect_scale) for dim in (problem.tile_dim, problem.value_tile_dim)]
         return {
             "TILE": Constant(TILE, "tokens of a key tile"),
+            "PAGED": Constant(True, "keys are found through page ids"),
             "PAGE": Constant(problem.page, "tokens of a cache page"),
             "TILE_PAGES": Constant(self.pages(problem), "pages that make up a tile"),
             "PAGE_TILES": Constant(max(1, problem.page // TILE), "tiles in a page"),
             "EVICT_FIRST": Constant(bool(self.evict_first), "K and V leave the L2 cache first where they exceed it"),
             "PAGE_BLOCK": Constant(PAGE_BLOCK, "page ids that the producer warp holds in a register"),
-            "COLUMN_BLOCKS": Constant(self.column_blocks(problem), "128-byte column blocks of a tile row"),
+            "COLUMN_BLOCKS": Constant(self.column_blocks(problem.tile_dim, problem), "128-byte column blocks of a tile row"),
             "COPIES": Constant(self.copies(problem), "boxes (and full barriers) of a tile"),
             "BOX_ROWS": Constant(rows, "tokens of a TMA box"),
             "BOX_COLS": Constant(cols, "head elements of a TMA box"),
-            "BOX_BYTES": Constant(int(self.box_bytes(problem) * self.expect_scale), "bytes of a TMA box"),
+            "BOX_BYTES": Constant(box_bytes[0], "bytes of a TMA box"),
+            "VALUE_BOX_BYTES": Constant(box_bytes[1], "bytes of a TMA box of V", same_as="BOX_BYTES"),
+            "OTHER_VALUES": Constant(problem.value_tile_dim != problem.tile_dim, "V tiles have another width than K tiles"),
         }
 
     def arguments(self, problem: Problem) -> tuple[Argument, ...]:
-        box = BoxDescriptor(problem.dtype, self.box(problem))
+        k_box, v_box = (BoxDescriptor(problem.dtype, self.box(problem, dim)) for dim in (problem.tile_dim, problem.value_tile_dim))
         return (
-            Argument("k_desc", box, "K cache as (page, head, token, dim)"),
-            Argument("v_desc", box, "V cache as (page, head, token, dim)"),
+            Argument("k_desc", k_box, "K cache as (page, head, token, dim)"),
+            Argument("v_desc", v_box, "V cache as (page, head, token, dim)"),
             Argument("block_ids", "*i32", "page ids [batch, table width]; entries past a sequence's last page are not read"),
             Argument("block_ids_stride", "i64", "elements from one sequence's page ids to the next"),
         )
 
     def provides(self, problem: Problem) -> tuple[Function, ...]:
-        tile = Port("ring", problem.dtype, ("key", "dim"), (TILE, problem.head_dim), Place.SHARED, "swizzled", "dim")
+        tile = Port("ring", problem.dtype, ("key", "dim"), (TILE, problem.tile_dim), Place.SHARED, "swizzled", "dim")
         return (Function("page_block", (), (Port("ids", DType.I32, ("page",), (PAGE_BLOCK,)),)), Function("page_at"), Function("open_pages"), Function("turn_pages"), Function("load_tile", (), (tile,)))
 
 
@@ -94,9 +108,9 @@ def first_page(tile):
 
 
 @jit
-def page_block(args, page_row, page, kv_len):
+def page_block(args, page_row, page, kv_len, seq, head):
     """The next PAGE_BLOCK page ids of a sequence from `page` on, one a lane, -1 where no key is seen; page_row: pointer to the sequence's page ids."""
-    pages = page + vec_index(PAGE_BLOCK)
+    pages = page_numbers(args, page + vec_index(PAGE_BLOCK), seq, head)
     seen = pages * PAGE < kv_len
     if SKIP_PAGES:
         # pages of the first tile that lie before every query's window: they may be gone
@@ -113,19 +127,19 @@ def page_at(ids, lane):
 
 
 @jit
-def open_pages(args, seq, first, kv_len):
+def open_pages(args, seq, head, first, kv_len):
     """State of a walk over a task's pages: the sequence's page ids, the block in use, the next block, and the page where the next begins."""
     page_row = args.block_ids + as_int64(seq) * args.block_ids_stride
     start = first_page(first)
-    return page_row, page_block(args, page_row, start, kv_len), page_block(args, page_row, start + PAGE_BLOCK, kv_len), start + PAGE_BLOCK
+    return page_row, page_block(args, page_row, start, kv_len, seq, head), page_block(args, page_row, start + PAGE_BLOCK, kv_len, seq, head), start + PAGE_BLOCK
 
 
 @jit
-def turn_pages(args, page_row, ids, later, end, page, kv_len):
+def turn_pages(args, page_row, ids, later, end, page, kv_len, seq, head):
     """The walk's state once `page` is reached: the next block is in use, and the one after it on its way."""
     if page >= end:
         ids = later
-        later = page_block(args, page_row, end + PAGE_BLOCK, kv_len)
+        later = page_block(args, page_row, end + PAGE_BLOCK, kv_len, seq, head)
         end += PAGE_BLOCK
     return ids, later, end
 
@@ -141,3 +155,9 @@ def load_tile(desc, boxes, full, slot, ids, lane, tile, head):
             for c in static_range(COLUMN_BLOCKS):
                 box = (slot * COLUMN_BLOCKS + c) * TILE_PAGES + j
                 copy(desc, boxes.slot(box), [1, 1, BOX_ROWS, BOX_COLS], [page, head, 0, c * BOX_COLS], barrier=full[box])
+
+
+@jit
+def load_value_tile(desc, boxes, full, slot, ids, lane, tile, head):
+    """The same for a V tile of another width; pages fill a tile."""
+    copy(desc, boxes.slot(slot), [1, 1, BOX_ROWS, VALUE_DIM], [page_at(ids, lane), head, (tile % PAGE_TILES) * TILE, 0], barrier=full[slot])

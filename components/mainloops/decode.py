@@ -69,8 +69,9 @@ class DecodeMainloop(Mainloop):
     PHASE = "decode"
     ENTRIES = ("decode",)
     CHAINS = {
-        "score": ("args", "s", "key", "query", "head"), "mask": ("args", "s", "key", "query", "head", "kv_len"), "first_key": ("args", "first", "kv_len"),
-        "output": ("args", "value", "head"),
+        "score": ("args", "s", "key", "query", "head", "kv_len", "seq", "first_new"), "mask": ("args", "s", "key", "query", "head", "kv_len", "seq", "first_new"),
+        "first_key": ("args", "first", "kv_len"), "last_tile": ("args", "last", "seq"), "page_numbers": ("args", "pages", "seq", "head"), "tile_token": ("args", "token", "seq", "head"),
+        "tile_end": ("args", "end", "seq", "head"), "denominator": ("args", "l", "m", "head"), "log_sum": ("args", "value", "head"), "output": ("args", "value", "head"),
     }  # fmt: skip
 
     ctas_per_sm: int = field(default=2, validator=at_least(1, "CTAs that share a multiprocessor", 4), metadata={"tune": (1, 2, 3)})
@@ -131,6 +132,20 @@ class DecodeMainloop(Mainloop):
                 f"{self.schedule.splits} splits are no whole clusters", key="schedule.splits", value=self.schedule.splits, allowed=f"a multiple of reduce.size, {cluster}",
                 reason="a cluster's CTAs are consecutive parts of one sequence",
             )
+        if sum(getattr(mask, "BOUNDS_KEYS", False) for mask in self.mask) > 1:
+            raise SpecError("two masks end a sequence's keys", key="mask", value=[mask.NAME for mask in self.mask], allowed="one of causal, length, tree", reason="one stands in place of the other")
+        joined = {chain for _, block in self.parts() for chain in block.HOOKS}
+        if {"first_key", "last_tile"} <= joined:
+            raise SpecError(
+                "two masks both say which tiles are loaded", key="mask", value=[mask.NAME for mask in self.mask], allowed="one of them",
+                reason="one starts at a position, the other walks a list",
+            )
+        if not self.loader.PAGED and ("last_tile" in joined or self.scale.KEY_SCALES):
+            key = "mask" if "last_tile" in joined else "scale.block"
+            raise SpecError(f"{self.loader.label()} has no pages", key="loader.block", value=self.loader.NAME, allowed="paged_tma", reason=f"what {key} says is found through page ids")
+        if not self.softmax.NORMALISED and (self.epilogue.lse != "none" or "log_sum" in joined):
+            key, value = ("epilogue.lse", self.epilogue.lse) if self.epilogue.lse != "none" else ("score", [score.NAME for score in self.score])
+            raise SpecError(f"{self.softmax.label()} has no sum of weights", key=key, value=value, allowed="softmax/online with it, or neither", reason="its weights are not normalised")
         if self.scale.KEY_SCALES and self.ring.stages < 2:
             raise SpecError(
                 "K scales per token need a second ring slot", key="ring.stages", value=self.ring.stages, allowed="2 or more",
@@ -155,10 +170,10 @@ class DecodeMainloop(Mainloop):
         return "grid (tasks,), 4 warps"
 
     def requires(self, problem: Problem) -> tuple[Function, ...]:
-        n, d, t = problem.columns, problem.head_dim, problem.dtype
+        n, d, dv, t = problem.columns, problem.tile_dim, problem.value_tile_dim, problem.dtype
         q = Port("q_smem", t, ("query", "dim"), (n, d), Place.SHARED, "swizzled", "dim")
         k = Port("k_ring.slot", t, ("key", "dim"), (TILE, d), Place.SHARED, "swizzled", "dim")
-        v = Port("v_ring.slot", t, ("key", "dim"), (TILE, d), Place.SHARED, "swizzled", "dim")
+        v = Port("v_ring.slot", t, ("key", "dim"), (TILE, dv), Place.SHARED, "swizzled", "dim")
         s = Port("s", DType.F32, ("key", "query"), (TILE, n), layout="mma")
         m = Port("m", DType.F32, ("query",), (n,))
         return (
@@ -176,19 +191,19 @@ class DecodeMainloop(Mainloop):
         )
 
     def resources(self, problem: Problem) -> Resources:
-        n, d, t, stages = problem.columns, problem.head_dim, problem.dtype, self.ring.stages
+        n, d, dv, t, stages = problem.columns, problem.tile_dim, problem.value_tile_dim, problem.dtype, self.ring.stages
         reducer = self.reduce.resources(problem)
         boxes = stages * self.loader.copies(problem)
-        expect = int(self.loader.box_bytes(problem) * self.loader.expect_scale)
+        expect = [int(self.loader.box_bytes(problem, dim) * self.loader.expect_scale) for dim in (d, dv)]
         buffers = [
             SharedBuffer("k_ring", (stages, TILE, d), t, "key tiles"),
-            SharedBuffer("v_ring", (stages, TILE, d), t, "value tiles"),
+            SharedBuffer("v_ring", (stages, TILE, dv), t, "value tiles"),
             SharedBuffer("q_smem", (n, d), t, "query rows of the pair"),
             SharedBuffer("p_smem", (2, n, TILE), t, "probabilities of two key tiles"),
         ]
         barriers = [
-            MBarriers("k_full", boxes, 1, expect, False, ("k copies",), ("attend",)),
-            MBarriers("v_full", boxes, 1, expect, False, ("v copies",), ("attend",)),
+            MBarriers("k_full", boxes, 1, expect[0], False, ("k copies",), ("attend",)),
+            MBarriers("v_full", boxes, 1, expect[1], False, ("v copies",), ("attend",)),
             MBarriers("k_empty", stages, self.ring.readers, 0, True, ("attend",), ("load_keys",)),
             MBarriers("v_empty", stages, self.ring.readers, 0, True, ("attend",), ("load_values",)),
         ]
@@ -212,25 +227,29 @@ def settle(block: Block, **values: Any) -> Block:
 
 
 @jit
-def tile_range(args, kv_len):
+def tile_range(args, seq, kv_len):
     """Key tiles that a sequence needs: from `first` up to `last`, not included."""
     first = kv_len * 0
     first = first_key(args, first, kv_len)
-    return first // TILE, cdiv(kv_len, TILE)
+    return first // TILE, last_tile(args, cdiv(kv_len, TILE), seq)
 
 
 @jit
 def load_keys(args, seq, head, first, count, kv_len, flags, boxes, k_scales, full, scales_full, empty):
     """Producer role: K tiles, and their scales where every key has one."""
-    page_row, ids, later, end = open_pages(args, seq, first, kv_len)
+    if PAGED:
+        page_row, ids, later, end = open_pages(args, seq, head, first, kv_len)
+    else:
+        ids = seq
     if EVICT_FIRST:
         evict_first(flags // 2)
     if KEY_SCALES:
         scales = fetch_key_scales(args, ids, 0, first, head)
     for i in range(count):
-        page = first_page(first + i)
-        ids, later, end = turn_pages(args, page_row, ids, later, end, page, kv_len)
-        lane = page - end + PAGE_BLOCK
+        if PAGED:
+            page = first_page(first + i)
+            ids, later, end = turn_pages(args, page_row, ids, later, end, page, kv_len, seq, head)
+            lane = page - end + PAGE_BLOCK
         if KEY_SCALES:
             fetched = fetch_key_scales(args, ids, lane, first + i, head)
         acquire(empty, i)
@@ -248,15 +267,23 @@ def load_keys(args, seq, head, first, count, kv_len, flags, boxes, k_scales, ful
 @jit
 def load_values(args, seq, head, first, count, kv_len, flags, boxes, full, empty):
     """Producer role: V tiles."""
-    page_row, ids, later, end = open_pages(args, seq, first, kv_len)
+    if PAGED:
+        page_row, ids, later, end = open_pages(args, seq, head, first, kv_len)
+    else:
+        ids = seq
     if EVICT_FIRST:
         evict_first(flags // 2)
     for i in range(count):
-        page = first_page(first + i)
-        ids, later, end = turn_pages(args, page_row, ids, later, end, page, kv_len)
+        if PAGED:
+            page = first_page(first + i)
+            ids, later, end = turn_pages(args, page_row, ids, later, end, page, kv_len, seq, head)
         acquire(empty, i)
-        lane = page - end + PAGE_BLOCK
-        load_tile(args.v_desc, boxes, full, slot_of(i), ids, lane, first + i, head)
+        if PAGED:
+            lane = page - end + PAGE_BLOCK
+        if OTHER_VALUES:
+            load_value_tile(args.v_desc, boxes, full, slot_of(i), ids, lane, first + i, head)
+        else:
+            load_tile(args.v_desc, boxes, full, slot_of(i), ids, lane, first + i, head)
 
 
 @jit
@@ -267,12 +294,12 @@ def take_key_scales(k_scales, scales_full, i, s):
 
 
 @jit
-def logits(args, s, factor, token, query, q_head, kv_len):
+def logits(args, s, factor, token, query, q_head, kv_len, seq, first_new):
     """Base-2 logits of a key tile, masked."""
     s = s * factor[None, :]
     key = (token + rows(s))[:, None]
-    s = score(args, s, key, query, q_head)
-    s = mask(args, s, key, query, q_head, kv_len)
+    s = score(args, s, key, query, q_head, kv_len, seq, first_new)
+    s = mask(args, s, key, query, q_head, kv_len, seq, first_new)
     return s
 
 
@@ -283,7 +310,7 @@ def attend(
 ):
     """Consumer role: the product of tile i and the scores of tile i + 1 run together; then the merge."""
     load_queries(args, q_smem, seq, head)
-    o = mma_zeros(HEAD_DIM, COLUMNS, DTYPE)
+    o = mma_zeros(VALUE_DIM, COLUMNS, DTYPE)
     l = mma_zeros(TILE, COLUMNS, DTYPE)
     m = full_cols(o, float("-inf"))
     column = cols(l)
@@ -297,7 +324,7 @@ def attend(
         if KEY_SCALES:
             s = s * take_key_scales(k_scales, scales_full, 0, l)[:, None]
         release(k_empty, 0)
-        s = logits(args, s, factor, first * TILE, query, q_head, kv_len)
+        s = logits(args, s, factor, tile_token(args, first * TILE, seq, head), query, q_head, kv_len, seq, kv_len - QUERY_TOKENS)
         m = first_reference(s)
         for i in range(count - 1):
             p_tile = p_smem.slot(i % 2)
@@ -314,13 +341,13 @@ def attend(
             release(k_empty, i + 1)
             if KEY_SCALES:
                 s = s * key_scales[:, None]
-            s = logits(args, s, factor, (first + i + 1) * TILE, query, q_head, kv_len)
+            s = logits(args, s, factor, tile_token(args, (first + i + 1) * TILE, seq, head), query, q_head, kv_len, seq, kv_len - QUERY_TOKENS)
         last = count - 1
         p_tile = p_smem.slot(last % 2)
         v_tile = v_ring.slot(slot_of(last))
         wait_tile(v_full, last)
-        if (first + count) * TILE > kv_len:
-            clear_v(v_tile, kv_len - (first + last) * TILE)
+        if tile_end(args, (first + count) * TILE, seq, head) > kv_len:
+            clear_v(v_tile, kv_len - tile_token(args, (first + last) * TILE, seq, head))
         v = take_v(v_tile)
         m, l, o = softmax_step(s, m, l, o, p_tile)
         o = wgmma_wait(0, pv_product(v, p_tile, o))
@@ -336,7 +363,7 @@ def decode(args):
     # before the set-up, which hides the load
     seq, head, first, count, kv_len, slot, first_slot, splits, flags = task(args)
     k_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
-    v_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
+    v_ring = alloc([STAGES, TILE, VALUE_DIM], DTYPE)
     q_smem = alloc([COLUMNS, HEAD_DIM], DTYPE)
     p_smem = alloc([2, COLUMNS, TILE], DTYPE)
     if TILE_PAGES == 1:
@@ -346,7 +373,7 @@ def decode(args):
         k_boxes = alias(k_ring, [STAGES * COPIES, BOX_ROWS, BOX_COLS])
         v_boxes = alias(v_ring, [STAGES * COPIES, BOX_ROWS, BOX_COLS])
     k_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES, more=True)
-    v_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES, more=True)
+    v_full = alloc_barriers(STAGES * COPIES, expect_bytes=VALUE_BOX_BYTES, more=True)
     if KEY_SCALES:
         k_scales = alloc_plain([STAGES, TILE], F32)
         scales_full = alloc_barriers(STAGES, more=True)

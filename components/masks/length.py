@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from attrs import frozen
 
 from tle_attn.dialect import jit, where_le
-from tle_attn.spec import Block
+from tle_attn.spec import Block, Problem
 
 
 @frozen(kw_only=True)
@@ -21,7 +24,7 @@ class Length(Block):
     HOOKS = {"mask": "length_mask"}
     BOUNDS_KEYS = True
 
-    def oracle_options(self) -> dict[str, bool]:
+    def oracle_options(self, problem: Problem, given: Mapping[str, Any]) -> dict[str, bool]:
         return {"causal": False}
 
     @staticmethod

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from attrs import field, frozen
 
@@ -29,7 +32,7 @@ class SlidingWindow(Block):
     def first_key(self, problem: Problem, kv_len: int) -> int:
         return max(0, kv_len - (problem.query_tokens - 1) - self.window)
 
-    def oracle_options(self) -> dict[str, int]:
+    def oracle_options(self, problem: Problem, given: Mapping[str, Any]) -> dict[str, int]:
         return {"window": self.window}
 
     def reference(self, s: torch.Tensor, key: torch.Tensor, query: torch.Tensor) -> torch.Tensor:

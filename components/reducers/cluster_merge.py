@@ -52,7 +52,7 @@ class ClusterMerge(Block):
     def constants(self, problem: Problem) -> dict[str, Constant]:
         return {
             "MERGE_UNROLL": Constant(max(1, 64 // problem.columns), "partials whose loads are in flight in the last arriver"),
-            "STATE_BYTES": Constant(problem.columns * (problem.head_dim + 2) * 4, "bytes of a pushed state: numerators, maxima, sums"),
+            "STATE_BYTES": Constant(problem.columns * (problem.value_tile_dim + 2) * 4, "bytes of a pushed state: numerators, maxima, sums"),
         }
 
     def arguments(self, problem: Problem) -> tuple[Argument, ...]:
@@ -66,7 +66,7 @@ class ClusterMerge(Block):
         n = problem.columns
         return Resources(
             buffers=(
-                SharedBuffer("states", (self.size, n, problem.head_dim), DType.F32, "numerators of the cluster's CTAs"),
+                SharedBuffer("states", (self.size, n, problem.value_tile_dim), DType.F32, "numerators of the cluster's CTAs"),
                 SharedBuffer("sums", (2 * self.size, n), DType.F32, "their maxima and sums"),
             ),
             barriers=(MBarriers("landed", 1, 1, 0, False, ("pushes",), ("attend",)),),
@@ -80,7 +80,7 @@ class ClusterMerge(Block):
 @jit
 def open_exchange():
     """Where states of the cluster land, and the barrier that counts their bytes."""
-    return alloc_plain([CLUSTER, COLUMNS, HEAD_DIM], F32), alloc_plain([2 * CLUSTER, COLUMNS], F32), alloc_barriers(1)
+    return alloc_plain([CLUSTER, COLUMNS, VALUE_DIM], F32), alloc_plain([2 * CLUSTER, COLUMNS], F32), alloc_barriers(1)
 
 
 @jit
@@ -90,8 +90,8 @@ def finish(args, o, m, l, seq, head, slot, first_slot, splits, flags, states, su
     if slot == -1:
         row = cols(o)
         d = head_dim_of(rows(o))
-        keep = (row < ROWS)[None, :] & (d >= 0)[:, None]
-        write_rows(args, o * like_cols(inverse_of(l), o)[None, :], row[None, :], d[:, None], keep, seq, head)
+        keep = (row < ROWS)[None, :] & (d < VALUE_ELEMENTS if VALUES_PADDED else d >= 0)[:, None]
+        write_rows(args, o * like_cols(inverse_of(denominator(args, l, m, head * GROUP + row % GROUP)), o)[None, :], row[None, :], d[:, None], keep, seq, head)
         write_lse(args, m, l, row, row < ROWS, seq, head)
     if slot >= 0:
         rank = cluster_rank()
@@ -107,7 +107,7 @@ def finish(args, o, m, l, seq, head, slot, first_slot, splits, flags, states, su
 @jit
 def merge_cluster(args, states, sums, live, seq, head, slot, first_slot, splits):
     """The first CTA merges the states of its cluster, in the order of the keys."""
-    acc = tile_zeros(COLUMNS, HEAD_DIM, 4)
+    acc = tile_zeros(COLUMNS, VALUE_DIM, 4)
     l = full_rows(acc, 0.0)
     m = full_rows(acc, float("-inf"))
     for u in range(live):
@@ -116,11 +116,11 @@ def merge_cluster(args, states, sums, live, seq, head, slot, first_slot, splits)
         m, l, acc = merge_states(m, l, acc, (more_m,), (more_l,), (smem_load(states.slot(u)),))
     r = rows(acc)
     d = head_dim_of(cols(acc))
-    keep = (r < ROWS)[:, None] & (d >= 0)[None, :]
+    keep = (r < ROWS)[:, None] & (d < VALUE_ELEMENTS if VALUES_PADDED else d >= 0)[None, :]
     if SPLITS > CLUSTER:
         if splits > CLUSTER:
             merged = as_int64(first_slot + (slot - first_slot) // CLUSTER)
-            store(args.partial_o + merged * (COLUMNS * HEAD_DIM) + (r * HEAD_DIM)[:, None] + d[None, :], acc, mask=keep)
+            store(args.partial_o + merged * (COLUMNS * VALUE_DIM) + (r * VALUE_DIM)[:, None] + d[None, :], acc, mask=keep)
             ml = args.partial_ml + merged * (2 * COLUMNS)
             store(ml + r, m, mask=r < ROWS)
             store(ml + COLUMNS + r, l, mask=r < ROWS)
@@ -134,5 +134,5 @@ def merge_cluster(args, states, sums, live, seq, head, slot, first_slot, splits)
 @jit
 def write_merged(args, m, l, acc, r, d, keep, seq, head):
     """Output rows of a sequence that one cluster has the whole of."""
-    write_rows(args, acc * inverse_of(l)[:, None], r[:, None], d[None, :], keep, seq, head)
+    write_rows(args, acc * inverse_of(denominator(args, l, m, head * GROUP + r % GROUP))[:, None], r[:, None], d[None, :], keep, seq, head)
     write_lse(args, m, l, r, r < ROWS, seq, head)

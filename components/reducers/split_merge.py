@@ -57,7 +57,7 @@ class SplitMerge(Block):
 
     def constants(self, problem: Problem) -> dict[str, Constant]:
         # 32 slices of all query rows keep 32 CTAs busy; the compiler's scratch for a slice's last sum, 16 B x block, must not cost bf16 its second CTA
-        block = 32 if problem.columns == 8 or problem.dtype is DType.BF16 and problem.columns >= 32 else min(4 * problem.columns, problem.head_dim)
+        block = 32 if problem.columns == 8 or problem.dtype is DType.BF16 and problem.columns >= 32 else min(4 * problem.columns, problem.value_tile_dim)
         lanes = WARPS * 32 * 4 // block
         return {
             "POLL_ABOVE": Constant(self.poll_above, "splits above which the CTAs of a sequence merge a slice each"),
@@ -83,13 +83,13 @@ def finish(args, o, m, l, seq, head, slot, first_slot, splits, flags, states, su
     """Write the rows of an unsplit sequence (slot -1), or join the merge of a split one (slot >= 0); slot -2 is an idle CTA."""
     row = cols(o)
     d = head_dim_of(rows(o))
-    keep = (row < ROWS)[None, :] & (d >= 0)[:, None]
+    keep = (row < ROWS)[None, :] & (d < VALUE_ELEMENTS if VALUES_PADDED else d >= 0)[:, None]
     if slot >= 0:
         # the largest store first, so that the sum over keys hides part of its way
-        store(args.partial_o + as_int64(slot) * (COLUMNS * HEAD_DIM) + (row * HEAD_DIM)[None, :] + d[:, None], o, mask=keep)
+        store(args.partial_o + as_int64(slot) * (COLUMNS * VALUE_DIM) + (row * VALUE_DIM)[None, :] + d[:, None], o, mask=keep)
     l = reduce_sum(l, 0)
     if slot == -1:
-        write_rows(args, o * like_cols(inverse_of(l), o)[None, :], row[None, :], d[:, None], keep, seq, head)
+        write_rows(args, o * like_cols(inverse_of(denominator(args, l, m, head * GROUP + row % GROUP)), o)[None, :], row[None, :], d[:, None], keep, seq, head)
         write_lse(args, m, l, row, row < ROWS, seq, head)
     if slot >= 0:
         ml = args.partial_ml + as_int64(slot) * (2 * COLUMNS)
@@ -144,7 +144,7 @@ def add_whole_partials(args, m, l, acc, r, d, keep, first_slot, first, splits):
         here = first + u < splits
         slot = as_int64(first_slot + first + u)
         ml = args.partial_ml + slot * (2 * COLUMNS)
-        o = args.partial_o + slot * (COLUMNS * HEAD_DIM) + (r * HEAD_DIM)[:, None] + d[None, :]
+        o = args.partial_o + slot * (COLUMNS * VALUE_DIM) + (r * VALUE_DIM)[:, None] + d[None, :]
         more_m = more_m + (load(ml + r, mask=(r < ROWS) & here, other=float("-inf"), cache_modifier=".cg"),)
         more_l = more_l + (load(ml + COLUMNS + r, mask=(r < ROWS) & here, other=0.0, cache_modifier=".cg"),)
         more_o = more_o + (load(o, mask=keep & here, other=0.0, cache_modifier=".cg"),)
@@ -162,24 +162,24 @@ def add_slices(args, m, l, acc, row, d, first_slot, first, splits):
         here = part < splits
         slot = as_int64(first_slot + part)
         ml = args.partial_ml + slot * (2 * COLUMNS) + row
-        o = args.partial_o + (slot * (COLUMNS * HEAD_DIM) + row * HEAD_DIM)[:, None] + d[None, :]
+        o = args.partial_o + (slot * (COLUMNS * VALUE_DIM) + row * VALUE_DIM)[:, None] + d[None, :]
         more_m = more_m + (load(ml, mask=here, other=float("-inf"), cache_modifier=".cg"),)
         more_l = more_l + (load(ml + COLUMNS, mask=here, other=0.0, cache_modifier=".cg"),)
-        more_o = more_o + (load(o, mask=here[:, None] & (d >= 0)[None, :], other=0.0, cache_modifier=".cg"),)
+        more_o = more_o + (load(o, mask=here[:, None] & (d < VALUE_ELEMENTS if VALUES_PADDED else d >= 0)[None, :], other=0.0, cache_modifier=".cg"),)
     return merge_states(m, l, acc, more_m, more_l, more_o)
 
 
 @jit
 def merge_all(args, seq, head, first_slot, splits):
     """All query rows, all splits, in slot order (so the result does not depend on who came last)."""
-    r, d = tile_index(COLUMNS, HEAD_DIM, 4)
-    keep = (r < ROWS)[:, None] & (d >= 0)[None, :]
-    acc = tile_zeros(COLUMNS, HEAD_DIM, 4)
+    r, d = tile_index(COLUMNS, VALUE_DIM, 4)
+    keep = (r < ROWS)[:, None] & (d < VALUE_ELEMENTS if VALUES_PADDED else d >= 0)[None, :]
+    acc = tile_zeros(COLUMNS, VALUE_DIM, 4)
     l = full_rows(acc, 0.0)
     m = full_rows(acc, float("-inf"))
     for s in range(0, splits, MERGE_UNROLL):
         m, l, acc = add_whole_partials(args, m, l, acc, r, d, keep, first_slot, s, splits)
-    write_rows(args, acc * inverse_of(l)[:, None], r[:, None], d[None, :], keep, seq, head)
+    write_rows(args, acc * inverse_of(denominator(args, l, m, head * GROUP + r % GROUP))[:, None], r[:, None], d[None, :], keep, seq, head)
     write_lse(args, m, l, r, r < ROWS, seq, head)
 
 
@@ -187,12 +187,12 @@ def merge_all(args, seq, head, first_slot, splits):
 def merge_by_slices(args, counter, seq, head, part, first_slot, splits):
     """The first CTAs of the sequence wait for all partials and merge a slice each; the last to leave resets the counters."""
     arrive_release(counter)
-    mergers = minimum(splits, ROWS * (HEAD_DIM // SLICE))
+    mergers = minimum(splits, ROWS * (VALUE_DIM // SLICE))
     if part < mergers:
         wait_at_least(counter, splits)
         ticket = take_ticket(counter + 1)
-        for block in range(part, ROWS * (HEAD_DIM // SLICE), mergers):
-            merge_slice(args, seq, head, first_slot, splits, block // (HEAD_DIM // SLICE), block % (HEAD_DIM // SLICE))
+        for block in range(part, ROWS * (VALUE_DIM // SLICE), mergers):
+            merge_slice(args, seq, head, first_slot, splits, block // (VALUE_DIM // SLICE), block % (VALUE_DIM // SLICE))
         reset_after(counter, ticket, mergers - 1)
 
 
@@ -208,7 +208,7 @@ def merge_slice(args, seq, head, first_slot, splits, row, block):
     top = reduce_max(m, 0)
     weight = exp2(m - where(top > float("-inf"), top, 0.0))
     total = reduce_sum(l * weight, 0)
-    merged = reduce_sum(acc * weight[:, None], 0) * inverse_of(total)
-    write_rows(args, merged, row, d, d >= 0, seq, head)
+    merged = reduce_sum(acc * weight[:, None], 0) * inverse_of(denominator(args, total, top, head * GROUP + row % GROUP))
+    write_rows(args, merged, row, d, d < VALUE_ELEMENTS if VALUES_PADDED else d >= 0, seq, head)
     if block == 0:
         write_lse(args, top, total, row, row < ROWS, seq, head)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from attrs import frozen
 
 from tle_attn.dialect import as_int64, jit, load
@@ -46,7 +49,7 @@ class PerTensor(Block):
     def arguments(self, problem: Problem) -> tuple[Argument, ...]:
         return (*q_scale_arguments(), Argument("k_scale", "*f32", "scale of K [1]"), Argument("v_scale", "*f32", "scale of V [1]"))
 
-    def oracle_options(self) -> dict[str, float]:
+    def oracle_options(self, problem: Problem, given: Mapping[str, Any]) -> dict[str, float]:
         return {}  # scales come with the tensors of a problem
 
     def provides(self, problem: Problem) -> tuple[Function, ...]:

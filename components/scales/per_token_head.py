@@ -7,10 +7,14 @@ live and die with the K tile's.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from attrs import frozen
 
 from tle_attn.components.scales.per_tensor import check_fp8, q_scale_arguments
 from tle_attn.dialect import as_int64, barrier_arrive, jit, load, smem_store, static_range, vec_index, where
+from tle_attn.errors import SpecError
 from tle_attn.spec import Argument, Block, Constant, Function, Port, Problem
 from tle_attn.spec.types import DType
 
@@ -30,6 +34,8 @@ class PerTokenHead(Block):
 
     def check(self, problem: Problem) -> None:
         check_fp8(self, problem)
+        if problem.head_dim != 128:
+            raise SpecError(f"K scales per token and head are for head_dim 128, not {problem.head_dim}", key="problem.head_dim", value=problem.head_dim, allowed="128", reason="a row of scales has the bytes of a row of the K cache")
 
     def constants(self, problem: Problem) -> dict[str, Constant]:
         return {
@@ -48,7 +54,7 @@ class PerTokenHead(Block):
             Argument("v_scale", "*f32", "scale of V [kv heads]"),
         )
 
-    def oracle_options(self) -> dict[str, float]:
+    def oracle_options(self, problem: Problem, given: Mapping[str, Any]) -> dict[str, float]:
         return {}  # scales come with the tensors of a problem
 
     def provides(self, problem: Problem) -> tuple[Function, ...]:

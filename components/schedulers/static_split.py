@@ -56,7 +56,7 @@ def task(args):
     pair = program_id(1)
     seq = pair // args.kv_heads
     kv_len = load(args.kv_lens + seq) + args.new_tokens
-    first, last = tile_range(args, kv_len)
+    first, last = tile_range(args, seq, kv_len)
     chunk = maximum(cdiv(last - first, SPLITS), MIN_TILES)
     splits = maximum(cdiv(last - first, chunk), 1)
     part = program_id(0)

@@ -87,7 +87,7 @@ def lengths(args, base):
     seq = base + vec_index(PLAN_BLOCK)
     here = seq < args.batch
     kv_len = load(args.kv_lens + seq, mask=here, other=0) + args.new_tokens
-    first, last = tile_range(args, kv_len)
+    first, last = tile_range(args, minimum(seq, args.batch - 1), kv_len)
     return where(here, last - first, 0), here
 
 
@@ -181,7 +181,7 @@ def plan_tasks(args):
 def write_record(args, record, seq, head, part, parts, first_slot, per_head, total):
     """Part `part` of `parts` equal parts of a sequence."""
     kv_len = load(args.kv_lens + seq) + args.new_tokens
-    first, last = tile_range(args, kv_len)
+    first, last = tile_range(args, seq, kv_len)
     start = (last - first) * part // parts
     first_slot = head * per_head + first_slot
     store(record, seq)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from attrs import field, frozen
 
 from tle_attn.dialect import exp2, fdiv, jit
+from tle_attn.oracle import steps
 from tle_attn.spec import Block, Constant, Problem
 from tle_attn.spec.problem import positive_finite
 
@@ -32,8 +35,8 @@ class SoftCap(Block):
             "TWO_OVER_CAP": Constant(2.0 / self.cap, "2 log2(e) / CAP_LOG2 in base-2 units of the logit"),
         }
 
-    def oracle_options(self) -> dict[str, float]:
-        return {"soft_cap": self.cap}
+    def oracle_options(self, problem: Problem, given: Mapping[str, Any]) -> dict[str, Any]:
+        return {"score_steps": (steps.SoftCap(self.cap),)}
 
     def reference(self, s: torch.Tensor) -> torch.Tensor:
         """Semantic definition, float64; s and the result in base-2 units."""

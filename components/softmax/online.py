@@ -37,6 +37,7 @@ class OnlineSoftmax(Block):
 
     KIND = "softmax"
     NAME = "online"
+    NORMALISED = True
 
     maximum: str = field(default="lazy", validator=one_of(("lazy", "exact"), "when the reference maximum moves"))
     p_exponent: int | None = field(default=None, validator=optional(at_least(0, "at the reference maximum P is 1 or more", 64)))
@@ -70,7 +71,7 @@ class OnlineSoftmax(Block):
         }
 
     def provides(self, problem: Problem) -> tuple[Function, ...]:
-        n, d = problem.columns, problem.head_dim
+        n, d = problem.columns, problem.value_tile_dim
         s, l = (Port(name, DType.F32, ("key", "query"), (TILE, n), layout="mma") for name in ("s", "l"))
         m = Port("m", DType.F32, ("query",), (n,))
         o = Port("o", DType.F32, ("dim", "query"), (d, n), layout="mma")

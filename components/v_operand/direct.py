@@ -28,7 +28,7 @@ class DirectV(Block):
             )
 
     def provides(self, problem: Problem) -> tuple[Function, ...]:
-        n, d = problem.columns, problem.head_dim
+        n, d = problem.columns, problem.value_tile_dim
         p = Port("p", DType.F32, ("key", "query"), (TILE, n), layout="mma")
         p_tile = Port("p_tile", problem.dtype, ("query", "key"), (n, TILE), Place.SHARED, "swizzled", "key")
         over = Port("over", DType.I32, (), ())

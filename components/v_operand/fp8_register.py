@@ -33,11 +33,11 @@ class Fp8RegisterV(Block):
     def check(self, problem: Problem) -> None:
         if problem.dtype is not DType.FP8:
             raise SpecError(f"the fp8 V operand cannot take {problem.dtype.value} tiles", key="block", value=self.NAME, allowed="dtype fp8", reason="wider types need no transpose: use direct")
-        if problem.head_dim != 128:
-            raise SpecError(f"the fp8 V operand cannot take head_dim {problem.head_dim}", key="block", value=self.NAME, allowed="head_dim 128", reason="its register layout is that of a 128-byte row")
+        if problem.value_tile_dim != 128:
+            raise SpecError(f"the fp8 V operand cannot take heads of {problem.v_dim} values", key="block", value=self.NAME, allowed="96, 128", reason="its register layout is that of a 128-byte row")
 
     def provides(self, problem: Problem) -> tuple[Function, ...]:
-        n, d = problem.columns, problem.head_dim
+        n, d = problem.columns, problem.value_tile_dim
         p = Port("p", DType.F32, ("key", "query"), (TILE, n), layout="mma")
         p_tile = Port("p_tile", problem.dtype, ("query", "key"), (n, TILE), Place.SHARED, "swizzled", "key")
         over = Port("over", DType.I32, (), ())

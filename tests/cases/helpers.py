@@ -13,7 +13,7 @@ from tle_attn.runtime import Plan
 from tle_attn.runtime.executors import EmulatedExecutor
 from tle_attn.spec import DType, Kernel
 from tle_attn.testing import DecodeProblem, PrefillProblem, compare, compare_lse
-from tle_attn.verify import LSE_TOLERANCE, oracle_options, tolerance
+from tle_attn.verify import LSE_TOLERANCE, arguments_of, oracle_options, tolerance
 from tle_attn.verify import prefill_problem_for as prefill_problem_for
 from tle_attn.verify import problem_for as problem_for
 
@@ -61,7 +61,7 @@ def launch(plan: Plan, problem: Problem, **options: Any) -> Result:
     out = problem.new_output() if out is None else out
     if plan.kernel.mainloop.epilogue.lse != "none":
         options.setdefault("lse", torch.full(out.shape[:2], torch.nan))
-    return plan.run(**problem.inputs, out=out, **options)
+    return plan.run(out=out, **{**problem.inputs, **arguments_of(plan.kernel, problem), **options})
 
 
 def run(kernel: Kernel, problem: Problem, target: str = "cpu", seed: int = 0, **options: Any) -> Result:
@@ -72,7 +72,7 @@ def check(kernel: Kernel, problem: Problem, result: Result) -> None:
     """AssertionError unless (out, lse) is the oracle's."""
     out, lse = result
     base = plan_base(kernel)
-    expected, expected_lse = problem.reference(**{**oracle_options(kernel), "p_quant": None, "lse_base": base})
+    expected, expected_lse = problem.reference(**{**oracle_options(kernel, arguments_of(kernel, problem)), "p_quant": None, "lse_base": base})
     compare(out, expected, rms=tolerance(kernel)[0], name_row=problem.name_row)
     if base:
         compare_lse(lse, expected_lse, atol=LSE_TOLERANCE, name_row=problem.name_row)

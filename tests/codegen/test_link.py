@@ -221,9 +221,16 @@ class TestChains:
     def test_an_empty_chain_vanishes(self, library):
         assert "change" not in body_of(library.kernel(self.LOOP, arguments=(POINTER,)))
 
-    def test_an_empty_chain_that_cannot_vanish(self, library):
-        text = self.LOOP.replace("x = change(args, x)", "x = change(args, x + 1)")
-        fails(library.kernel(text, arguments=(POINTER,)), "loop_1.py:15: kernel calls the empty chain change otherwise than `x = change(args, x, ...)`")
+    @pytest.mark.parametrize(
+        ("call", "left"),
+        [
+            ("x = change(args, x + 1)", "x = x + 1"), ("x = 2 * change(args, x + 1)", "x = 2 * (x + 1)"), ("x = abs_of(change(args, x + 1))", "x = abs_of(x + 1)"),
+            ("x = change(args, change(args, x + 1))", "x = x + 1"),
+        ],
+    )  # fmt: skip
+    def test_a_call_of_an_empty_chain_is_the_value_it_was_given(self, library, call, left):
+        text = self.LOOP.replace("x = change(args, x)", call) + "\n\n@jit\ndef abs_of(x):\n    return maximum(x, -x)\n"
+        assert f"    {left}\n" in body_of(library.kernel(text, arguments=(POINTER,)))
 
     def test_calls_of_empty_functions_vanish_with_their_branches(self, library):
         part = library.block(

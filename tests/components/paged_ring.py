@@ -14,7 +14,7 @@ TEXT = """
 def produce(args, boxes, full, empty):
     for i in range(args.count):
         tile = args.first + i
-        ids = page_block(args, args.block_ids, first_page(tile), args.kv_len)
+        ids = page_block(args, args.block_ids, first_page(tile), args.kv_len, 0, 0)
         acquire(empty, i)
         load_tile(args.k_desc, boxes, full, slot_of(i), ids, 0, tile, args.head)
 

@@ -121,8 +121,8 @@ def write_lse(lse, kv_heads, m, l, row, keep, seq, head):
     """Log-sum-exp of query rows from the base-2 maximum m and the sum l, which carries 2**P_EXPONENT as P does."""
     token = as_int64(seq * QUERY_TOKENS + row // GROUP)
     q_head = head * GROUP + row % GROUP
-    value = where(l > 0.0, (m + log2(l) - P_EXPONENT) * LSE_UNIT, float("-inf"))
-    store(lse + token * (kv_heads * GROUP) + q_head, value, mask=keep)
+    value = where(l > 0.0, m + log2(l) - P_EXPONENT, float("-inf"))
+    store(lse + token * (kv_heads * GROUP) + q_head, value * LSE_UNIT, mask=keep)
 
 
 # ---- mainloop: mainloop/merge

@@ -8,7 +8,7 @@ import torch
 
 from tests.gpu.kernels import Config
 from tle_attn import verify
-from tle_attn.runtime import Plan
+from tle_attn.runtime import Plan, inputs
 from tle_attn.spec import DType
 from tle_attn.testing import DecodeProblem, compare, compare_lse
 from tle_attn.verify import oracle_options, tolerance
@@ -25,18 +25,20 @@ def problem_for(config: Config, kv_lens: Any = RAGGED, **options: Any) -> Decode
 
 
 def run(plan: Plan, problem: DecodeProblem, out: torch.Tensor | None = None, **options: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """(out, lse) of a launch into poisoned outputs."""
-    out = problem.new_output() if out is None else out
+    """(out, lse) of a launch into poisoned outputs; what blocks want besides is random."""
+    out = problem.new_output(inputs.torch_dtype(plan.kernel.mainloop.epilogue.dtype)) if out is None else out
     lse = None
     if plan.kernel.mainloop.epilogue.lse != "none":
         lse = torch.full(out.shape[:2], torch.nan, device=out.device)
-    return plan.run(problem.q, problem.k_cache, problem.v_cache, problem.block_ids, problem.kv_lens, out=out, lse=lse, **problem.scales, **options)
+    given = problem.inputs | verify.arguments_of(plan.kernel, problem) | options
+    return plan.run(out=out, lse=lse, **given)
 
 
 def reference(plan: Plan, problem: DecodeProblem, **options: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
     """What the plan's kernel should compute, P not rounded."""
     base = plan.kernel.mainloop.epilogue.lse
-    return problem.reference(**{"p_quant": None, "lse_base": None if base == "none" else base, **oracle_options(plan.kernel), **options})
+    meant = oracle_options(plan.kernel, verify.arguments_of(plan.kernel, problem))
+    return problem.reference(**{"p_quant": None, "lse_base": None if base == "none" else base, **meant, **options})
 
 
 def compare_out(plan: Plan, problem: DecodeProblem, out: torch.Tensor, **options: Any) -> None:

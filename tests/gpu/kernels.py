@@ -60,6 +60,16 @@ GROUPS += (config(DYNAMIC, kv_heads=8), config(STATIC, 3, 16, 5, 2))
 HEAD_DIM_64 = (config(D64), config(D64, 3, 16, 5, 2), config(D64, 2, 128))
 SOFT_CAPS = (config(SOFT_CAP), config(SOFT_CAP, 2, 16, 8, 2))
 WINDOWS = (config(WINDOW), config(WINDOW, 3, 16, 8, 2))
+ALIBI, SINK, TREE, EXPRESSION = (tuple(f"variants/decode_{dtype}_{name}" for dtype in ("bf16", "fp8")) for name in ("alibi", "sink", "tree", "expression"))
+#: blocks that take tensors of a user, or text
+VARIANTS = tuple(config(recipe, q, page, group, kv_heads) for recipe in (*ALIBI, *SINK, *EXPRESSION) for q, page, group, kv_heads in ((1, 64, 8, 1), (2, 16, 5, 2)))
+VARIANTS += tuple(config(recipe, q, page, 5, 2) for recipe in TREE for q, page in ((4, 64), (3, 16)))
+VARIANTS += tuple(config(recipe, 2, 64, 8, 2, epilogue__lse="e") for recipe in SINK)
+SIGMOID, SELECTED, CONTIGUOUS, MQA, F32_OUT, D96 = (tuple(f"variants/decode_{dtype}_{name}" for dtype in ("bf16", "fp8")) for name in ("sigmoid", "selected", "contiguous", "mqa", "f32_out", "d96"))
+VARIANTS += tuple(config(recipe, q, 64, 5, 2) for recipe in (*SIGMOID, *CONTIGUOUS, *F32_OUT) for q in (1, 3))
+VARIANTS += tuple(config(recipe, q, page, 5, 2) for recipe in (*SELECTED, *D96) for q, page in ((1, 64), (3, 16)))
+VARIANTS += tuple(config(recipe, 1, page, group, 2) for recipe in MQA for page, group in ((64, 64), (16, 33)))
+VARIANTS += tuple(config(f"variants/decode_bf16_{name}", q, page, 8, 2) for name, q, page in (("d256", 1, 64), ("d256", 3, 16), ("d192_v128", 1, 64), ("d192_v128", 2, 128)))
 FP8_GROUPS = (config(FP8, 1, 64, 5, 4), config(FP8_PER_TOKEN, 1, 64, 5, 4), config(FP8_PER_TOKEN, 3, 16, 4, 2))
 LSE = tuple(config(recipe, q, 64, 8, 2, epilogue__lse=base) for recipe in (DYNAMIC, STATIC) for q, base in ((1, "e"), (3, "2")))
 LSE += (config(FP8, 2, 64, 8, 2, epilogue__lse="e"),)
@@ -78,7 +88,7 @@ STATIC_FP8 = tuple(config(recipe, schedule__block="static_split") for recipe in 
 #: clusters that merge in shared memory: all of a sequence's parts, and clusters of them
 CLUSTERS = tuple(config("variants/decode_bf16_cluster", q, 64, 8, 2, schedule__splits=splits) for q, splits in ((1, 4), (2, 16)))
 
-ALL = tuple(dict.fromkeys((*POINTS, *FP8_POINTS, *GROUPS, *FP8_GROUPS, *HEAD_DIM_64, *SOFT_CAPS, *WINDOWS, *LSE, *STAGES, *MAXIMA, *MERGES, *UNSPLIT, *STATIC_FP8, *CLUSTERS)))
+ALL = tuple(dict.fromkeys((*POINTS, *FP8_POINTS, *GROUPS, *FP8_GROUPS, *HEAD_DIM_64, *SOFT_CAPS, *WINDOWS, *VARIANTS, *LSE, *STAGES, *MAXIMA, *MERGES, *UNSPLIT, *STATIC_FP8, *CLUSTERS)))
 
 
 def cascade_kernels() -> dict[str, Kernel]:

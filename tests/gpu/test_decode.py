@@ -46,6 +46,13 @@ def test_window(config):
     check(config, problem_for(config, (0, 1, 100, 4095, 4096, 4097, 4098, 4099, 4160, 4161, 9000, 20001), seed=5))
 
 
+@by_label(kernels.VARIANTS)
+def test_variants(config):
+    """A few rows without keys, short ones that a sink outweighs, and sequences that are split."""
+    for layout in ("NHD", "HND"):
+        check(config, problem_for(config, layout=layout, seed=14))
+
+
 @by_label(kernels.LSE)
 def test_lse(config):
     check(config, problem_for(config, seed=6))

@@ -118,7 +118,7 @@ class TestRefused:
             tle_attn.cascade(BF16, groups=groups, **self.GEOMETRY)
 
     def test_positions(self):
-        with pytest.raises(InputError, match="a cascade cannot have window; allowed: a causal mask and soft_cap .*positions are others"):
+        with pytest.raises(InputError, match="a cascade cannot have mask/sliding_window; allowed: .*score/soft_cap.*positions are others"):
             tle_attn.cascade("variants/decode_bf16_window", groups=[2], **self.GEOMETRY)
 
     def test_other_phases(self):

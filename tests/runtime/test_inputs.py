@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from tle_attn.errors import InputError, InputTypeError
+from tle_attn.errors import InputError, InputTypeError, SpecError
 from tle_attn.runtime.inputs import check_argument
 from tle_attn.spec import Argument
 from tle_attn.testing import make_decode_problem
@@ -292,14 +292,34 @@ class TestBlockArguments:
     ])  # fmt: skip
     def test_a_tensor_of_another_kind(self, value, kind, message):
         with pytest.raises(kind, match=re.escape(message)):
-            check_argument(self.SLOPES, value, torch.device("cpu"))
+            check_argument(self.SLOPES, value, torch.device("cpu"), {})
 
     @pytest.mark.parametrize("type,value", [("i32", 1.5), ("i32", True), ("f32", "1"), ("f32", torch.ones(1))])
     def test_no_number(self, type, value):
         with pytest.raises(InputTypeError, match="limit: a"):
-            check_argument(Argument("limit", type, "keys"), value, torch.device("cpu"))
+            check_argument(Argument("limit", type, "keys"), value, torch.device("cpu"), {})
 
     def test_accepted(self):
-        check_argument(self.SLOPES, torch.zeros(2, 4), torch.device("cpu"))
-        check_argument(Argument("limit", "i64", "keys"), 1 << 40, torch.device("cpu"))
-        check_argument(Argument("factor", "f32", "factor"), 2, torch.device("cpu"))
+        check_argument(self.SLOPES, torch.zeros(2, 4), torch.device("cpu"), {})
+        check_argument(Argument("limit", "i64", "keys"), 1 << 40, torch.device("cpu"), {})
+        check_argument(Argument("factor", "f32", "factor"), 2, torch.device("cpu"), {})
+
+    @pytest.mark.parametrize("shape,message", [
+        ((7,), "slopes: shape (7,) where [query_heads] = (8) is wanted"), ((1, 8), "slopes: shape (1, 8) where [query_heads] = (8) is wanted"),
+    ])  # fmt: skip
+    def test_a_tensor_of_another_shape(self, shape, message):
+        argument = Argument("slopes", "*f32", "slope of each query head", shape=("query_heads",))
+        with pytest.raises(InputError, match=re.escape(message)):
+            check_argument(argument, torch.zeros(shape), torch.device("cpu"), {"query_heads": 8})
+
+    def test_extents_that_nobody_knows(self):
+        with pytest.raises(SpecError, match="no extent is called 'query_head'"):
+            Argument("slopes", "*f32", "", shape=("query_head",))
+
+    def test_shapes_with_numbers_and_free_extents(self):
+        argument = Argument("table", "*u8", "bytes", shape=("batch", 4, None))
+        given = torch.ones(2, 4, 7, dtype=torch.bool)
+        taken = check_argument(argument, given, torch.device("cpu"), {"batch": 2})
+        assert taken.dtype == torch.uint8 and taken.data_ptr() == given.data_ptr()
+        with pytest.raises(InputError, match=re.escape("[batch, 4, any] = (2, 4, any)")):
+            check_argument(argument, torch.ones(2, 3, 7, dtype=torch.uint8), torch.device("cpu"), {"batch": 2})

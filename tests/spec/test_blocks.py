@@ -8,6 +8,7 @@ from tle_attn.components.mainloops.decode import DecodeMainloop
 from tle_attn.components.masks.causal import Causal
 from tle_attn.components.masks.sliding_window import SlidingWindow
 from tle_attn.components.rings.mbarrier import MbarrierRing
+from tle_attn.components.scores.alibi import Alibi
 from tle_attn.components.scores.soft_cap import SoftCap
 from tle_attn.errors import SpecError
 from tle_attn.spec import Block, Mainloop, Problem, Resources, find_block, registered, slot
@@ -56,7 +57,7 @@ def test_options_leave_slots_out():
 
 class TestSlots:
     def test_parts_are_in_slot_order_with_the_mainloop_last(self):
-        loop = DecodeMainloop(score=(SoftCap(cap=1.0), SoftCap(cap=2.0)), mask=(Causal(),))
+        loop = DecodeMainloop(score=(Alibi(), SoftCap(cap=2.0)), mask=(Causal(),))
         where = [w for w, _ in loop.parts()]
         assert where == [*[n for n in DecodeMainloop.slots() if n not in ("score", "mask")][:4], "score[0]", "score[1]", "mask[0]", *where[7:]]
         assert where[-1] == "mainloop" and dict(loop.parts())["score[1]"].cap == 2.0
@@ -67,6 +68,8 @@ class TestSlots:
         ("ring", MbarrierRing, "slot ring wants a ring block, not <class"),
         ("mask", Causal(), "slot mask wants a tuple of mask blocks"),
         ("mask", [Causal()], "slot mask wants a tuple of mask blocks"),
+        ("mask", (Causal(), Causal()), "slot mask holds mask/causal twice"),
+        ("score", (SoftCap(cap=1.0), SoftCap(cap=2.0)), "slot score holds score/soft_cap twice"),
         ("mask", (Causal(), SoftCap(cap=3.0)), "slot mask wants a mask block, not score/soft_cap"),
     ])  # fmt: skip
     def test_wrong_filling(self, slot, value, message):

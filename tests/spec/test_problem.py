@@ -10,7 +10,8 @@ from tle_attn.spec import DType, Problem
     ("page", 48, "16, 32, 64, 128"),
     ("page", 64.0, "16, 32, 64, 128"),
     ("page", "64", "16, 32, 64, 128"),
-    ("head_dim", 96, "64, 128, 256"),
+    ("head_dim", 80, "64, 96, 128, 192, 256"),
+    ("value_dim", 32, "64, 96, 128, 192, 256"),
     ("dtype", DType.F32, "bf16, fp8"),
     ("group", 0, "an integer from 1 up"),
     ("group", True, "an integer from 1 up"),
@@ -38,3 +39,9 @@ def test_frozen_and_hashable():
     assert hash(problem) == hash(Problem()) and problem == Problem(dtype=DType.BF16)
     with pytest.raises(TypeError):
         Problem(DType.BF16)
+
+
+@pytest.mark.parametrize("head_dim,value_dim,tiles", [(128, None, (128, 128)), (96, None, (128, 128)), (192, 128, (256, 128)), (64, 96, (64, 128))])
+def test_tiles_are_powers_of_two_wide(head_dim, value_dim, tiles):
+    problem = Problem(head_dim=head_dim, value_dim=value_dim)
+    assert (problem.tile_dim, problem.value_tile_dim) == tiles and problem.v_dim == (value_dim or head_dim)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..errors import SpecError
+from ..errors import PortError, SpecError
 from .ports import check_ports
 from .protocol import ProtocolReport, check_protocol, explore
 from .resources import check_resources
@@ -23,6 +23,13 @@ def check_kernel(kernel: Kernel) -> None:
             table = (error.key or "").split(".")[0]
             elsewhere = table == "problem" or (block is kernel.mainloop and table in kernel.mainloop.slots())
             raise error.located(prefix=None if elsewhere else where)
+        # a block that provides functions too may be used for those alone
+        for chain in block.HOOKS if not block.provides(kernel.problem) else ():
+            if chain not in kernel.mainloop.CHAINS:
+                raise PortError(
+                    f"{block.label()} joins the chain {chain}, which the mainloop {kernel.mainloop.NAME} has not", key=where, value=block.NAME,
+                    allowed=f"blocks that join {', '.join(kernel.mainloop.CHAINS) or 'nothing'}", reason="its device function would never be called",
+                )
     check_ports(kernel)
     check_resources(kernel)
 

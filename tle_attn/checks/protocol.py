@@ -87,6 +87,7 @@ def _run(kernel: Kernel, batch: Batch, seeds: int, stats: list[Any]) -> str | No
     from ..emu import EmulationError
     from ..runtime import plan
     from ..runtime.executors import EmulatedExecutor
+    from ..verify import arguments_of
 
     class Explorer(EmulatedExecutor):
         SMS, arithmetic = batch.sms, False
@@ -95,16 +96,17 @@ def _run(kernel: Kernel, batch: Batch, seeds: int, stats: list[Any]) -> str | No
             stats.append(super().launch(*args))
 
     problem = batch.problem(kernel)
+    given = problem.inputs | arguments_of(kernel, problem)
     executor = Explorer(kernel, tle=False)
     made = plan(kernel, **problem.geometry, target="cpu", executor=executor)
     planned = kernel.mainloop.schedule.PLANNED
     if planned:
-        made.schedule(**problem.lengths)
+        made.schedule(**problem.lengths, **arguments_of(kernel, problem))
     for seed in range(seeds):
         executor.seed = seed
         where = f"{batch.name}, {batch.shown}, schedule {seed}"
         try:
-            made.run(**problem.inputs, scheduled=planned)
+            made.run(**given, scheduled=planned)
         except EmulationError as error:
             return f"{where}: {type(error).__name__}: {error}"
         changed = [name for name in made.ZEROED if name in made.workspace and made.workspace[name].any()]

@@ -35,8 +35,15 @@ def _show_version(asked: bool) -> None:
 @app.callback()
 def every_command(
     version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")] = False,
+    modules: Annotated[
+        list[Path], typer.Option("--import", metavar="FILE.py", help="Import a Python file whose blocks recipes then find by name.  Repeatable; before the command.")
+    ] = [],
 ) -> None:
-    pass
+    if modules:
+        from ..spec import import_blocks
+
+        for module in modules:
+            import_blocks(module)
 
 
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe of the library (see `tle-attn list`) or a .toml file.", show_default=False)]

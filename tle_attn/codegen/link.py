@@ -79,6 +79,7 @@ class Linker:
     def __init__(self, kernel: Kernel):
         self.kernel = kernel
         self.values = {name: c.value for name, c in kernel.constants.items()}
+        self.same = {name: c.same_as for name, c in kernel.constants.items() if c.same_as and self.values[c.same_as] == c.value}
         self.chains = kernel.mainloop.CHAINS
         self.functions = self._collect()
         self.micro_names = {n for where, b in kernel.blocks for f in self._micro(type(b), "cpu") for n in defined_names_of(f)}
@@ -103,7 +104,7 @@ class Linker:
         functions: dict[str, src.Text] = {}
         written: list[src.Text] = []
         for where, block in self.kernel.blocks:
-            for text in src.functions_of(block.source_file(), where):
+            for text in src.texts_of(block, where):
                 known = functions.get(text.name)
                 if known and (known.file, known.line) == (text.file, text.line):
                     continue  # two blocks import it
@@ -111,7 +112,7 @@ class Linker:
                     raise LinkError(f"{text.name} is defined by {known.owner} and by {where}")
                 lint(text.source, text.file, text.line)
                 written.append(text)
-                functions[text.name] = text.edited(src.prune(text.source, self.values))
+                functions[text.name] = text.edited(src.renamed(src.prune(text.source, self.values), self.same))
         lint_program(tuple(written))
         for chain, parameters in self.chains.items():
             links = [block.HOOKS[chain] for _, block in self.kernel.blocks if chain in block.HOOKS]
@@ -123,13 +124,14 @@ class Linker:
         return functions
 
     def _drop_empty(self) -> None:
-        """Remove calls of chains that nothing joined and of functions that do nothing, and branches that this leaves empty."""
+        """Remove calls of functions that do nothing, and branches that this leaves empty; a call of a chain that nothing joined becomes the value it was given."""
         absent = {c for c in self.chains if c not in self.functions}
+        self.functions = {name: text.edited(src.replace_calls(text.source, absent, 1)) for name, text in self.functions.items()}
         while True:
             empty = {n for n, t in self.functions.items() if src.is_empty(t.tree())}
             changed = False
             for name, text in self.functions.items():
-                doomed = [n for n in ast.walk(src.parse(text.source)) if isinstance(n, ast.stmt) and (_is_call_of(n, absent, empty) or src.is_idle(n))]
+                doomed = [n for n in ast.walk(src.parse(text.source)) if isinstance(n, ast.stmt) and (_is_call_of(n, empty) or src.is_idle(n))]
                 if doomed:
                     self.functions[name] = text.edited(src.remove_statements(text.source, doomed))
                     changed = True
@@ -162,10 +164,7 @@ class Linker:
                 if free in self.functions:
                     pending.append(free)
                 elif free not in known:
-                    where = f"{text.file}:{text.line}"
-                    if free in self.chains:
-                        raise LinkError(f"{where}: {name} calls the empty chain {free} otherwise than `x = {free}(args, x, ...)`, the form that vanishes")
-                    raise LinkError(f"{where}: {name} uses {free}, which is no operation of the dialect, constant or function of the kernel's blocks")
+                    raise LinkError(f"{text.file}:{text.line}: {name} uses {free}, which is no operation of the dialect, constant or function of the kernel's blocks")
         # chains are read before the mainloop that calls them, and kernels come last
         last = self.kernel.blocks[-1][0]
         rank = {name: (t.owner == last, name in self._entry_names()) for name, t in self.functions.items()}
@@ -175,7 +174,7 @@ class Linker:
         owners = {self.functions[n].owner for n in self.order}
         used = set().union(*(src.free_names(self.functions[n].tree()) for n in self.order))
         for where, block in self.kernel.blocks:
-            texts = src.functions_of(block.source_file(), where)
+            texts = src.texts_of(block, where)
             micro = {n for f in self._micro(type(block), "cpu") for n in defined_names_of(f)}
             if texts and where not in owners and not micro & used:
                 raise LinkError(f"{where}: the kernel would not use the block {block.label()}; take it out of the recipe")
@@ -250,14 +249,8 @@ class Linker:
         return Generated(self.kernel.name, target, head + self.body, self.entries, tuple((a + offset, b + offset, *rest) for a, b, *rest in self.spans))
 
 
-def _is_call_of(node: ast.stmt, chains: set[str], empty: set[str]) -> bool:
-    value = getattr(node, "value", None)
-    if not (isinstance(value, ast.Call) and isinstance(value.func, ast.Name)):
-        return False
-    if isinstance(node, ast.Expr):
-        return value.func.id in empty
-    # x = chain(args, x, ...)
-    return isinstance(node, ast.Assign) and value.func.id in chains and ast.unparse(node.targets[0]) == ast.unparse(value.args[1])
+def _is_call_of(node: ast.stmt, empty: set[str]) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Name) and node.value.func.id in empty
 
 
 def _link_parameters(functions: dict[str, src.Text], link: str, chain: str, parameters: tuple[str, ...]) -> list[str]:

@@ -56,7 +56,15 @@ def is_device(node: ast.AST) -> bool:
 
 def functions_of(file: Path, owner: str) -> list[Text]:
     """The ``@jit`` functions of a block module: those that it imports from other blocks by name, with what they call there, and its own in file order."""
-    text = file.read_text()
+    return _functions_in(file.read_text(), str(file), owner)
+
+
+def texts_of(block: Block, owner: str) -> list[Text]:
+    """The ``@jit`` functions of a block: those that its module imports from other blocks, and its own in the order they were written."""
+    return _functions_in(*block.device_text(), owner)
+
+
+def _functions_in(text: str, file: str, owner: str) -> list[Text]:
     lines = text.splitlines()
     found = []
     for node in ast.parse(text).body:
@@ -65,7 +73,7 @@ def functions_of(file: Path, owner: str) -> list[Text]:
             found += _with_callees(functions_of(Path(find_spec(node.module).origin), owner), names) if names else []
         elif is_device(node):
             first = node.decorator_list[0].lineno
-            found.append(Text(node.name, owner, "\n".join(lines[first - 1 : node.end_lineno]), str(file), first))
+            found.append(Text(node.name, owner, "\n".join(lines[first - 1 : node.end_lineno]), file, first))
     return found
 
 
@@ -138,6 +146,28 @@ def remove_statements(source: str, nodes: list[ast.stmt]) -> str:
                 replace[body[0].lineno] = " " * body[0].col_offset + "pass"
     gone = {i for first, last in spans for i in range(first, last + 1)}
     return "\n".join(replace.get(i, line) for i, line in enumerate(lines, 1) if i not in gone or i in replace)
+
+
+def renamed(source: str, names: dict[str, str]) -> str:
+    """Other names for free ones."""
+    found = [n for n in ast.walk(parse(source)) if isinstance(n, ast.Name) and n.id in names]
+    return replace_spans(source, [(n.lineno, n.col_offset, n.end_lineno, n.end_col_offset, names[n.id]) for n in found])
+
+
+def replace_calls(source: str, names: set[str], position: int) -> str:
+    """Calls of functions in `names` become the argument at `position`; an assignment of a name to itself that this leaves goes."""
+    while True:
+        parents = {child: node for node in ast.walk(parse(source)) for child in ast.iter_child_nodes(node)}
+        call = next((n for n in parents if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id in names), None)
+        if call is None:
+            return source
+        value, parent = call.args[position], parents[call]
+        if isinstance(parent, ast.Assign) and ast.unparse(parent.targets[0]) == ast.unparse(value):
+            source = remove_statements(source, [parent])
+            continue
+        text = ast.get_source_segment(source, value)
+        bare, safe = (replace_spans(source, [(call.lineno, call.col_offset, call.end_lineno, call.end_col_offset, t)]) for t in (text, f"({text})"))
+        source = bare if ast.dump(parse(bare)) == ast.dump(parse(safe)) else safe
 
 
 def _constant_value(node: ast.expr, constants: dict[str, Any]) -> Any:

@@ -1,6 +1,7 @@
 """Attention over a paged KV cache in float64."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -9,6 +10,7 @@ from tle_attn.oracle.batch import check_tensors, query_starts, sequences
 from tle_attn.oracle.quantise import round_weights_e4m3
 from tle_attn.oracle.scales import check_k_scale, check_q_scale, check_v_scale, key_factors, query_factors, value_factor
 from tle_attn.oracle.states import logarithm_unit
+from tle_attn.oracle.steps import Alibi, MaskStep, ScoreStep, SoftCap
 from tle_attn.oracle.visibility import check_block_mask, check_tree_mask, visible_keys
 
 _LOWEST_FINITE = torch.finfo(torch.float64).min
@@ -30,7 +32,10 @@ def attention(
     window: int | None = None,
     soft_cap: float | None = None,
     alibi_slopes: Tensor | None = None,
+    score_steps: Sequence[ScoreStep] = (),
+    mask_steps: Sequence[MaskStep] = (),
     sink: Tensor | None = None,
+    sigmoid_bias: float | None = None,
     block_mask: Tensor | None = None,
     strict_block_mask: bool = False,
     tree_mask: Tensor | None = None,
@@ -53,6 +58,7 @@ def attention(
     1. s = (q q_scale) . (k k_scale) softmax_scale; softmax_scale defaults to 1 / sqrt(D)
     2. soft_cap: s = soft_cap tanh(s / soft_cap), soft_cap > 0
     3. alibi_slopes [Hq] or [B, Hq]: s = s - slope |p - t|
+       score_steps: any further changes, in this order (`tle_attn.oracle.steps`)
     4. masks: the key counts only if every given mask lets it through
        - causal: t <= p, so a query at a negative position sees nothing
        - window: p - t < window, that is `window` keys with its own
@@ -60,7 +66,9 @@ def attention(
          tree_mask[b, i, j], in place of the causal rule; positions stay slot numbers
        - block_mask (uint8 [B, Hq, >= ceil(n / 128), Kb]): byte (i // 128, t // 128) not 0; tile Kb counts as kept and
          later ones as dropped, unless strict_block_mask, which makes a mask that is too short an error
+       - mask_steps: any further rules (`tle_attn.oracle.steps`)
     5. softmax over the keys that count and, if given, sink [Hq]: one more score per head (-inf: none), without a value
+       sigmoid_bias: sigmoid(s + sigmoid_bias) in place of the softmax; the weights are not normalised, and have no log-sum-exp and no sink
 
     Scales: see `tle_attn.oracle.scales`.  p_quant "e4m3" rounds exp(s - max), with max over the keys that count (the
     sink left out), times 256 to e4m3 before it meets V; the sum in the denominator is of the unrounded ones.
@@ -84,10 +92,14 @@ def attention(
     check_q_scale(q_scale, q, starts)
     k_scale = check_k_scale(k_scale, k_cache)
     check_v_scale(v_scale, v_cache)
+    if sigmoid_bias is not None and (sink is not None or p_quant is not None or lse_base is not None):
+        raise ValueError("sigmoid_bias: sigmoid weights are not normalised: no sink, p_quant or lse_base beside it")
     slopes = _per_head("alibi_slopes", alibi_slopes, ((num_heads,), (len(lengths), num_heads)), _LOWEST_FINITE, q.device)
     sink = _per_head("sink", sink, ((num_heads,),), -math.inf, q.device)
     scale = 1.0 / math.sqrt(dim) if softmax_scale is None else softmax_scale
-
+    steps: list[ScoreStep] = [SoftCap(soft_cap)] if soft_cap is not None else []
+    steps += [Alibi(slopes)] if slopes is not None else []
+    steps += score_steps
     lse_unit = None if lse_base is None else logarithm_unit(lse_base)
 
     out = torch.full((num_rows, num_heads, value_dim), math.nan, dtype=torch.float64, device=q.device)
@@ -102,13 +114,16 @@ def attention(
             for first in range(0, sequence.num_queries, at_once):
                 numbers = torch.arange(first, min(first + at_once, sequence.num_queries), device=q.device)
                 scores = queries[:, numbers] @ keys.T * scale
-                if soft_cap is not None:
-                    scores = soft_cap * torch.tanh(scores / soft_cap)
-                if slopes is not None:
-                    slope = (slopes if slopes.dim() == 1 else slopes[sequence.index])[heads]
-                    scores = scores - slope[:, None, None] * (sequence.positions(numbers)[:, None] - sequence.keys()).abs()
+                where = (sequence.keys(), sequence.positions(numbers)[:, None], torch.arange(num_heads, device=q.device)[heads, None, None], sequence.index)
+                for step in steps:
+                    scores = step(scores, *where)
                 seen = visible_keys(sequence, numbers, heads, causal=causal, window=window, block_mask=block_mask, tree_mask=tree_mask)
+                for rule in mask_steps:
+                    seen = seen & rule(*where)
                 scores = scores.masked_fill(~seen, -math.inf)
+                if sigmoid_bias is not None:
+                    out[sequence.rows.start + numbers, heads] = (torch.sigmoid(scores + sigmoid_bias) @ values).transpose(0, 1)
+                    continue
                 block_out, block_lse = _softmax_times_values(scores, values, None if sink is None else sink[heads], p_quant, empty_row)
                 rows = sequence.rows.start + numbers
                 out[rows, heads] = block_out.transpose(0, 1)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import TargetUnavailable
 from ..random_problems import states_problem_for
-from ..verify import oracle_options, prefill_problem_for, problem_for
+from ..verify import arguments_of, oracle_options, prefill_problem_for, problem_for
 from .floor import AnyWorkload, MergeWorkload, require_phase, work_of
 from .table import Table
 from .timing import Timer, capture
@@ -40,12 +40,13 @@ def time_kernel(kernel: Kernel, workload: AnyWorkload, timer: Timer) -> float:
         case = problem_for(kernel, workload.kv_lens, workload.kv_heads, device="cuda")
     else:
         case = prefill_problem_for(kernel, workload.pairs, workload.kv_heads, device="cuda")
+    given = arguments_of(kernel, case)
     made = plan(kernel, **case.geometry)
     planned = kernel.mainloop.schedule.PLANNED
     if planned:
-        made.schedule(**case.lengths)
-    out, _ = made.run(**case.inputs, scheduled=planned)
-    return timer.us(capture(lambda: made.run(**case.inputs, out=out, scheduled=planned)))
+        made.schedule(**case.lengths, **given)
+    out, _ = made.run(**case.inputs, **given, scheduled=planned)
+    return timer.us(capture(lambda: made.run(**case.inputs, **given, out=out, scheduled=planned)))
 
 
 def bench_table(kernels: list[tuple[str, Kernel]], workloads: list[AnyWorkload]) -> Table:

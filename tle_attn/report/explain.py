@@ -60,7 +60,8 @@ def problem_keys(kernel: Kernel) -> tuple[str, ...]:
         return ("head_dim",)
     decode = ("query_tokens",) if kernel.mainloop.PHASE == "decode" else ()
     paged = ("page",) if "block_ids" in kernel.arguments else ()
-    return ("dtype", "head_dim", "group", *decode, *paged)
+    values = ("value_dim",) if kernel.problem.value_dim is not None else ()
+    return ("dtype", "head_dim", *values, "group", *decode, *paged)
 
 
 def blocks(kernel: Kernel) -> Table:

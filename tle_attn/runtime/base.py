@@ -92,7 +92,7 @@ class Plan:
 
     def _outputs(self, out: torch.Tensor | None, lse: torch.Tensor | None, rows: int, axis: str) -> tuple[torch.Tensor, torch.Tensor | None]:
         """`out` and `lse` as given and checked, or new; `axis`: what the rows are, for errors."""
-        return outputs(self.kernel, self.device, out, lse, (rows, self.query_heads, self.kernel.problem.head_dim), f"{axis}, query_heads, head_dim")
+        return outputs(self.kernel, self.device, out, lse, (rows, self.query_heads, self.kernel.problem.v_dim), f"{axis}, query_heads, head_dim")
 
     def _scale_log2(self, softmax_scale: float | None) -> float:
         """Softmax scale in base-2 units; 1 / sqrt(head_dim) if not given."""
@@ -120,21 +120,25 @@ class Plan:
         """Numbers that the plan itself sets."""
         return {"batch": self.batch, "query_heads": self.query_heads, "kv_heads": self.kv_heads}
 
-    def _with_extra(self, values: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of a run; all that the kernels need is there before the first of them is launched."""
+    def _with_extra(self, values: dict[str, Any], extra: dict[str, Any], entry: str | None = None) -> dict[str, Any]:
+        """The arguments of a run; all that the kernels need (or one, `entry`) is there before the first of them is launched."""
         known = {**values, **self._own(), **self.needs}
         for name in extra:
             if name not in self.arguments:
                 raise InputError(f"{name}: {self.kernel.name} has no such argument")
-            if name in known:
+            if name in known or self.arguments[name].extent_of:
                 raise InputError(f"{name}: not to be given; the plan and the other tensors say what it is")
-        for name, a in self.arguments.items():
-            if name in known:
+        sizes = {"batch": self.batch, "query_heads": self.query_heads, "kv_heads": self.kv_heads, "query_tokens": self.kernel.problem.query_tokens}
+        checked = {}
+        wanted = self.arguments if entry is None else {a.name: a for a in self.entries[entry].arguments}
+        for name, a in wanted.items():
+            if name in known or a.extent_of:
                 continue
             if name not in extra:
                 raise InputError(f"{name}: this kernel needs it ({a.doc}); pass {name}= to run")
-            inputs.check_argument(a, extra[name], self.device)
-        return {**values, **extra}
+            checked[name] = inputs.check_argument(a, extra[name], self.device, sizes)
+        extents = {name: extra[a.extent_of[0]].shape[a.extent_of[1]] for name, a in wanted.items() if a.extent_of}
+        return {**values, **checked, **extents}
 
     def _launch(self, entry: str, grid: tuple[int, ...], values: dict[str, Any], held: dict[str, torch.Tensor]) -> None:
         values = {**values, **self._own(), **held}

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 #: query rows of a key/value head that a decode kernel takes
 MOST_ROWS = 64
-#: what the oracle calls changes of attention that do not depend on where a key stands
-WITHOUT_POSITIONS = {"causal", "soft_cap"}
+#: blocks whose meaning does not depend on where a key stands, nor on how many parts the keys come in; the passes put a mask of their own in place of the causal one
+WITHOUT_POSITIONS = {"loader/paged_tma", "mask/causal", "score/soft_cap", "softmax/online"}
 
 
 @frozen
@@ -206,15 +206,13 @@ def cascade(
 
 def _check(kernel: Kernel) -> None:
     """What a cascade can be made of."""
-    from ..verify import oracle_options
-
     if kernel.mainloop.PHASE != "decode":
         raise InputError(f"{kernel.name}: its mainloop {kernel.mainloop.NAME} is for {kernel.mainloop.PHASE}, and a cascade is made of decode kernels")
-    options = oracle_options(kernel)
-    positional = sorted(set(options) - WITHOUT_POSITIONS)
-    if positional or not options["causal"]:
+    mainloop: Any = kernel.mainloop
+    others = [block.label() for block in (mainloop.loader, *mainloop.score, *mainloop.mask, mainloop.softmax) if block.label() not in WITHOUT_POSITIONS]
+    if others:
         raise InputError(
-            f"{kernel.name}: a cascade cannot have {', '.join(positional) or 'queries that are not causal'}; allowed: a causal mask and {', '.join(sorted(WITHOUT_POSITIONS - {'causal'}))} "
+            f"{kernel.name}: a cascade cannot have {', '.join(others)}; allowed: {', '.join(sorted(WITHOUT_POSITIONS))} "
             "(the passes see parts of the keys, where positions are others, and the last tokens are all in the suffix)"
         )
 
@@ -239,7 +237,7 @@ def merge_kernel(kernel: Kernel) -> Kernel:
 
     epilogue: Any = kernel.mainloop.epilogue
     options = {"source.dtype": "f32", "mainloop.base": "2", "epilogue.dtype": epilogue.dtype.value, "epilogue.lse": epilogue.lse}
-    return load("merge/list").set(options).kernel(head_dim=kernel.problem.head_dim)
+    return load("merge/list").set(options).kernel(head_dim=kernel.problem.v_dim)
 
 
 def _index(layout: Layout, groups: int, device: torch.device) -> dict[str, torch.Tensor]:

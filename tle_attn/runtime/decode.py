@@ -65,7 +65,7 @@ class DecodePlan(Plan):
         else:
             self.tasks = pairs * schedule.splits
             partials = self.tasks if schedule.splits > 1 else 0
-        n, d = problem.columns, problem.head_dim
+        n, d = problem.columns, problem.value_tile_dim
         needs = {"partial_o": (DType.F32, partials * n * d), "partial_ml": (DType.F32, partials * 2 * n), "counters": (DType.I32, max(pairs, 1) * 2)}
         if schedule.PLANNED:
             needs["tasks"] = (DType.I32, self.tasks * RECORD)
@@ -75,18 +75,19 @@ class DecodePlan(Plan):
     def l2_tiles(self) -> int:
         """Key tiles (with their value tiles) of one kv head that fit the device's L2 cache."""
         problem = self.kernel.problem
-        return self.executor.l2_bytes() // (2 * 64 * problem.head_dim * problem.dtype.nbytes * self.kv_heads)
+        return self.executor.l2_bytes() // (64 * (problem.head_dim + problem.v_dim) * problem.dtype.nbytes * self.kv_heads)
 
-    def schedule(self, kv_lens: torch.Tensor, *, new_kv_included: bool = True, workspace: Workspace | None = None) -> None:
+    def schedule(self, kv_lens: torch.Tensor, *, new_kv_included: bool = True, workspace: Workspace | None = None, **extra: Any) -> None:
         """Launch the planner for these lengths; one call serves all layers of a step.  Nothing is read on the host.
 
-        `workspace` with "tasks": the caller's records to fill, `needs["tasks"]` of them.
+        `workspace` with "tasks": the caller's records to fill, `needs["tasks"]` of them.  `extra`: arguments of blocks, as `run` takes them; those that say how
+        much is read matter here.
         """
         inputs.check_lens(kv_lens, self.batch, self.device)
         if not self.kernel.mainloop.schedule.PLANNED:
             raise TleAttnError(f"{self.kernel.name} uses {self.kernel.mainloop.schedule.label()}, which plans nothing")
         if self.batch:
-            values = {"kv_lens": kv_lens, "new_tokens": self._new_tokens(new_kv_included)}
+            values = self._with_extra({"kv_lens": kv_lens, "new_tokens": self._new_tokens(new_kv_included)}, extra, "plan_tasks")
             self._launch("plan_tasks", (self.tasks,), values, self._tensors(("tasks",), workspace))
         self._own_tasks_filled |= "tasks" not in (workspace or {})
 
@@ -95,7 +96,7 @@ class DecodePlan(Plan):
         q: torch.Tensor,
         k_cache: torch.Tensor,
         v_cache: torch.Tensor,
-        block_ids: torch.Tensor,
+        block_ids: torch.Tensor | None,
         kv_lens: torch.Tensor,
         *,
         out: torch.Tensor | None = None,
@@ -114,8 +115,9 @@ class DecodePlan(Plan):
 
         Args:
             q: [batch * query tokens, query heads, head_dim].
-            k_cache, v_cache: [pages, page, kv heads, head_dim] views; NHD, HND or a slice of a larger cache by strides.
-            block_ids: int32 [batch, width]; entries past a sequence's last page are not read.
+            k_cache, v_cache: [pages, page, kv heads, head_dim] views; NHD, HND or a slice of a larger cache by strides.  For a kernel without
+                pages: [batch, room, kv heads, head_dim], room for the tokens of the longest sequence.
+            block_ids: int32 [batch, width]; entries past a sequence's last page are not read.  None for a kernel without pages.
             kv_lens: int32 [batch] tokens in the cache; 0 (or fewer than the query's position needs) gives a zero row.
             out: written in place if given, else allocated.
             lse: likewise, float32 [batch * query tokens, query heads]; only for kernels whose epilogue names a base.
@@ -138,8 +140,14 @@ class DecodePlan(Plan):
         problem = self.kernel.problem
         rows = self.batch * problem.query_tokens
         inputs.check_queries(q, problem, self.batch, self.query_heads, self.device)
-        inputs.check_caches(k_cache, v_cache, problem, self.kv_heads, self.device)
-        inputs.check_table(block_ids, kv_lens, self.batch, self.device)
+        if "block_ids" in self.arguments:
+            inputs.check_caches(k_cache, v_cache, problem, self.kv_heads, self.device)
+            inputs.check_table(block_ids, kv_lens, self.batch, self.device)
+        else:
+            if block_ids is not None:
+                raise InputError(f"block_ids: {self.kernel.name} takes K and V without pages; None is wanted")
+            inputs.check_rooms(k_cache, v_cache, problem, self.batch, self.kv_heads, self.device)
+            inputs.check_lens(kv_lens, self.batch, self.device)
         out, lse = self._outputs(out, lse, rows, "batch * query_tokens")
         scale_log2 = self._scale_log2(softmax_scale)
         if scheduled and not self.kernel.mainloop.schedule.PLANNED:
@@ -147,22 +155,24 @@ class DecodePlan(Plan):
         if scheduled and not self._own_tasks_filled and "tasks" not in (workspace or {}):
             raise InputError("scheduled: schedule() was never called on this plan, so there are no tasks to run")
         if debug:
-            inputs.check_values(block_ids, kv_lens, self._new_tokens(new_kv_included), self.kernel, k_cache.shape[0])
+            inputs.check_values(block_ids, kv_lens, self._new_tokens(new_kv_included), self.kernel, k_cache)
         scales = inputs.check_scales(
             self.kernel, self.batch, self.query_heads, self.kv_heads, k_cache.shape[0], self.device, {"q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale}
         )
         values: dict[str, Any] = {
-            "q": q, "q_token_stride": q.stride(0), "q_head_stride": q.stride(1), "block_ids": block_ids, "block_ids_stride": block_ids.stride(0),
+            "q": q, "q_token_stride": q.stride(0), "q_head_stride": q.stride(1),
             "kv_lens": kv_lens, "new_tokens": self._new_tokens(new_kv_included), "out": out, "out_token_stride": out.stride(0), "out_head_stride": out.stride(1),
             "lse": lse, "scale_log2": scale_log2, "k_desc": k_cache, "v_desc": v_cache, **scales,
         }  # fmt: skip
+        if block_ids is not None:
+            values |= {"block_ids": block_ids, "block_ids_stride": block_ids.stride(0)}
         values = self._with_extra(values, extra)
         held = self._tensors(tuple(self.needs), workspace)
         if not self.batch:
             return out, lse
         if self.kernel.mainloop.schedule.PLANNED:
             if not scheduled:
-                self.schedule(kv_lens, new_kv_included=new_kv_included, workspace=workspace)
+                self.schedule(kv_lens, new_kv_included=new_kv_included, workspace=workspace, **extra)
             grid: tuple[int, ...] = (self.tasks,)
         else:
             grid = (self.kernel.mainloop.schedule.splits // self.kernel.resources.cluster, self.batch * self.kv_heads)

@@ -140,7 +140,7 @@ def raw_definitions(kernel: Kernel) -> dict[str, Any]:
     for _, block in kernel.blocks:
         file = microkernel_file(type(block), "cpu")
         if block.RAW and file:
-            names: dict[str, Any] = {"emu": emu}
+            names: dict[str, Any] = {"emu": emu, "F32": emu.F32}
             exec(compile(file.read_text(), str(file), "exec"), names)
             found.update({symbol: (lambda _, *inputs, f=names[function]: f(*inputs)) for symbol, function in block.RAW.items()})
     return found

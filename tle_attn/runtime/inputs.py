@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import cache
 from numbers import Real
 from typing import TYPE_CHECKING, Any
@@ -82,19 +83,30 @@ def check_queries(q: Any, problem: Problem, batch: int, query_heads: int, device
 
 def check_caches(k_cache: Any, v_cache: Any, problem: Problem, kv_heads: int, device: Any) -> None:
     """Both caches, of the same pages."""
-    check_cache(k_cache, "k_cache", problem, kv_heads, device)
-    check_cache(v_cache, "v_cache", problem, kv_heads, device)
+    check_cache(k_cache, "k_cache", problem, problem.head_dim, kv_heads, device)
+    check_cache(v_cache, "v_cache", problem, problem.v_dim, kv_heads, device)
     if k_cache.shape[0] != v_cache.shape[0]:
         raise InputError(f"v_cache: {v_cache.shape[0]} pages where k_cache has {k_cache.shape[0]}; a page id names a page of both")
 
 
-def check_cache(cache: Any, name: str, problem: Problem, kv_heads: int, device: Any) -> torch.Tensor:
-    """A cache as the logical view [pages, page, kv heads, head_dim]; NHD and HND (and slices of a larger cache) differ in strides."""
-    want(cache, name, problem.dtype, (None, problem.page, kv_heads, problem.head_dim), device, "pages, page, kv_heads, head_dim")
+def check_cache(cache: Any, name: str, problem: Problem, dim: int, kv_heads: int, device: Any) -> torch.Tensor:
+    """A cache as the logical view [pages, page, kv heads, dim]; NHD and HND (and slices of a larger cache) differ in strides."""
+    want(cache, name, problem.dtype, (None, problem.page, kv_heads, dim), device, "pages, page, kv_heads, head_dim")
     if cache.shape[0] == 0:
         raise InputError(f"{name}: no pages; TMA cannot describe an empty cache")
     check_tma(cache, name, ("page", "token", "head"))
     return cache
+
+
+def check_rooms(k: Any, v: Any, problem: Problem, batch: int, kv_heads: int, device: Any) -> None:
+    """K and V without pages: [batch, room, kv heads, dim], of one room."""
+    for name, tensor, dim in (("k_cache", k, problem.head_dim), ("v_cache", v, problem.v_dim)):
+        want(tensor, name, problem.dtype, (batch, None, kv_heads, dim), device, "batch, room, kv_heads, head_dim")
+        if batch and tensor.shape[1] == 0:
+            raise InputError(f"{name}: room for no token; TMA cannot describe an empty tensor")
+        check_tma(tensor, name, ("sequence", "token", "head"))
+    if k.shape[1] != v.shape[1]:
+        raise InputError(f"v_cache: room for {v.shape[1]} tokens where k_cache has {k.shape[1]}")
 
 
 def check_tma(tensor: torch.Tensor, name: str, axes: tuple[str, ...]) -> None:
@@ -122,20 +134,28 @@ def check_lens(kv_lens: Any, batch: int, device: Any) -> None:
         raise InputError(f"kv_lens: stride {kv_lens.stride(0)} where 1 is wanted")
 
 
-def check_argument(argument: Argument, value: Any, device: Any) -> None:
-    """What is given for an argument that a block brings: a tensor of its type on the device, or a number."""
+def check_argument(argument: Argument, value: Any, device: Any, sizes: Mapping[str, int]) -> Any:
+    """What is given for an argument that a block brings: a tensor of its type and shape on the device, or a number; bool tensors are bytes."""
+    import torch
+
     name, kind = argument.name, argument.type
     if not isinstance(kind, str):
         raise InputTypeError(f"{name}: descriptors of blocks cannot be given to run")
     if kind.startswith("*"):
-        shape = (None,) * getattr(value, "ndim", 0)
-        want(value, name, DType(kind[1:]), shape, device, argument.doc)
+        if kind == "*u8" and isinstance(value, torch.Tensor) and value.dtype == torch.bool:
+            value = value.view(torch.uint8)
+        if argument.shape is None:
+            want(value, name, DType(kind[1:]), (None,) * getattr(value, "ndim", 0), device, argument.doc)
+        else:
+            shape = tuple(sizes[n] if isinstance(n, str) else n for n in argument.shape)
+            want(value, name, DType(kind[1:]), shape, device, ", ".join("any" if n is None else str(n) for n in argument.shape))
         if not value.is_contiguous():
             raise InputError(f"{name}: must be contiguous; its strides are {tuple(value.stride())}")
-        return
+        return value
     wanted = Real if kind.startswith("f") else int
     if isinstance(value, bool) or not isinstance(value, wanted):
         raise InputTypeError(f"{name}: {'a number' if wanted is Real else 'an integer'} is wanted ({argument.doc}), not {type(value).__name__}")
+    return value
 
 
 def check_output(out: Any, name: str, dtype: DType, shape: tuple[int, ...], device: Any, axes: str) -> torch.Tensor:
@@ -208,11 +228,16 @@ def check_kv_scales(kernel: Any, kv_heads: int, pages: int, device: Any, k_scale
     return values | {"k_scale": k_scale, "k_scale_page_stride": page, "k_scale_row_stride": row, "k_scale_head_stride": head}
 
 
-def check_values(block_ids: torch.Tensor, kv_lens: torch.Tensor, new_tokens: int, kernel: Any, pages: int) -> None:
+def check_values(block_ids: torch.Tensor | None, kv_lens: torch.Tensor, new_tokens: int, kernel: Any, k_cache: torch.Tensor) -> None:
     """Debug mode: read lengths and page ids on the host and refuse what a decode kernel would read out of range."""
     lens = (kv_lens.cpu() + new_tokens).tolist()
+    if block_ids is None:
+        for b, length in enumerate(lens):
+            if not 0 <= length <= k_cache.shape[1]:
+                raise InputError(f"kv_lens[{b}]: {length} tokens, but k_cache has room for {k_cache.shape[1]}")
+        return
     firsts = [max(block.first_key(kernel.problem, length) for _, block in kernel.blocks) for length in lens]
-    check_pages(block_ids, lens, firsts, kernel.problem.page, pages)
+    check_pages(block_ids, lens, firsts, kernel.problem.page, k_cache.shape[0])
 
 
 def check_pages(block_ids: torch.Tensor, lens: list[int], firsts: list[int], page: int, pages: int) -> None:

@@ -1,6 +1,6 @@
 """Specs: blocks, ports, resources, problems and kernels as frozen attrs classes."""
 
-from .block import Block, find_block, load_library, registered
+from .block import Block, find_block, import_blocks, load_library, registered
 from .kernel import Kernel
 from .mainloop import Mainloop, slot
 from .problem import Problem
@@ -9,5 +9,5 @@ from .types import Argument, BoxDescriptor, Constant, DType, Function, Place, Po
 
 __all__ = [
     "Argument", "Block", "BoxDescriptor", "Constant", "DType", "Function", "Kernel", "MBarriers", "Mainloop", "NamedBarriers", "Place", "Port", "Problem",
-    "Resources", "Role", "SharedBuffer", "find_block", "load_library", "registered", "slot",
+    "Resources", "Role", "SharedBuffer", "find_block", "import_blocks", "load_library", "registered", "slot",
 ]

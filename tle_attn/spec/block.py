@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,6 +29,7 @@ class Block:
         KIND, NAME: where a recipe finds it: ``block = NAME`` in a table for KIND.
         HOOKS: {chain: device function}: chains that this block's functions join, in recipe order.
         ENTRIES: device functions of this block that are kernels.
+        REPEATS: a slot may hold several that differ in their options.
         RAW: {symbol of a TLE-Raw device function: the function of the cpu microkernel that defines it}.
 
     A field with ``metadata={"tune": (values)}`` changes how fast a kernel is and not what it computes; ``tle-attn tune`` tries these values.
@@ -37,6 +39,7 @@ class Block:
     NAME: ClassVar[str] = ""
     HOOKS: ClassVar[dict[str, str]] = {}
     ENTRIES: ClassVar[tuple[str, ...]] = ()
+    REPEATS: ClassVar[bool] = False
     RAW: ClassVar[dict[str, str]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -71,8 +74,15 @@ class Block:
         """First key that any query of a decode request can see under this block, as its link of the chain `first_key` says on the device."""
         return 0
 
-    def oracle_options(self) -> dict[str, Any]:
-        """Options under which `tle_attn.oracle.attention` computes what this block makes of attention; a block that joins a chain must say it."""
+    def example_arguments(self, case: Any, generator: Any) -> dict[str, Any]:
+        """Random tensors for the arguments that this block wants of a user, fit for the problem `case` (`tle_attn.testing.PagedProblem`), from a torch generator."""
+        return {}
+
+    def oracle_options(self, problem: Problem, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Options under which `tle_attn.oracle.attention` computes what this block makes of attention; a block that joins a chain must say it.
+
+        `given`: what a run is given by name; empty where only the spec is asked about.  `score_steps` and `mask_steps` of several blocks follow one another.
+        """
         if self.HOOKS:
             raise SpecError(
                 f"the oracle does not know what {self.label()} means", key=None, value=self.NAME,
@@ -81,6 +91,11 @@ class Block:
         return {}
 
     # ---- source
+    def device_text(self) -> tuple[str, str]:
+        """(text with its device functions, where it was written): its module, unless the block writes its text from its options."""
+        file = self.source_file()
+        return file.read_text(), str(file)
+
     @classmethod
     def source_file(cls) -> Path:
         return Path(inspect.getfile(cls))
@@ -109,6 +124,32 @@ def load_library() -> None:
     for module in pkgutil.walk_packages(library.__path__, library.__name__ + "."):
         if module.name.count(".") == 3:  # not the microkernels, NAME.TARGET.py
             importlib.import_module(module.name)
+
+
+def import_blocks(file: Path) -> None:
+    """Import a Python file with blocks of a user's own, so that recipes find them by name; a second call does nothing.
+
+    Raises:
+        SpecError: there is no such file, or it cannot be imported.
+    """
+    import hashlib
+    import importlib.util
+    import sys
+
+    path = file.resolve()
+    name = f"tle_attn_blocks_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return
+    if path.suffix != ".py" or not path.is_file():
+        raise SpecError(f"there is no Python file {file}", allowed="a .py file that defines blocks")
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+    sys.modules[name] = module  # a class finds its source through it
+    try:
+        spec.loader.exec_module(module)  # type: ignore[union-attr]
+    except Exception as error:
+        del sys.modules[name]
+        raise SpecError(f"{file} cannot be imported: {type(error).__name__}: {error}") from error
 
 
 def find_block(kind: str, name: str) -> type[Block]:

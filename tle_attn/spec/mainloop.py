@@ -21,6 +21,9 @@ def slot(kind: str, *, many: bool = False, factory: Callable[[], Any] | None = N
             if not isinstance(block, Block) or block.KIND != kind:
                 got = block.label() if isinstance(block, Block) else repr(block)
                 raise SpecError(f"slot {attribute.name} wants a {kind} block, not {got}", key=attribute.name, allowed=f"a block of components with KIND {kind!r}")
+        for i, block in enumerate(value if many else ()):
+            if block.NAME and any(block == other or type(block) is type(other) and not block.REPEATS for other in value[:i]):
+                raise SpecError(f"slot {attribute.name} holds {block.label()} twice", key=attribute.name, value=block.NAME, reason="its functions and constants would be there twice")
 
     return field(factory=factory or tuple, validator=check, metadata={"slot": kind, "many": many})
 

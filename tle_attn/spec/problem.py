@@ -6,12 +6,13 @@ import sys
 from typing import Any
 
 from attrs import Attribute, field, frozen
+from attrs.validators import optional
 
 from ..errors import SpecError, written
 from .types import DType
 
 PAGES = (16, 32, 64, 128)
-HEAD_DIMS = (64, 128, 256)
+HEAD_DIMS = (64, 96, 128, 192, 256)
 
 
 def one_of(allowed: tuple, reason: str) -> Any:
@@ -47,13 +48,19 @@ def positive_finite(reason: str, high: float | None = None) -> Any:
     return check
 
 
+def _power_of_two(n: int) -> int:
+    """The smallest one that is not below n."""
+    return 1 << (n - 1).bit_length()
+
+
 @frozen(kw_only=True)
 class Problem:
     """Head geometry and storage of a paged attention problem.
 
     Attributes:
         dtype: element type of Q, K and V.
-        head_dim: elements of a head; K and V alike.
+        head_dim: elements of a head of Q and K.
+        value_dim: elements of a head of V and of the output; head_dim if not given.
         group: query heads per key/value head (GQA); 1 is multi-head attention.
         query_tokens: query tokens per request in decode (1 + draft tokens of multi-token prediction), or of all requests of a chunk that shares a prefix;
             prefill leaves it at 1.
@@ -61,7 +68,8 @@ class Problem:
     """
 
     dtype: DType = field(default=DType.BF16, validator=one_of((DType.BF16, DType.FP8), "wgmma operands of the attention cores"))
-    head_dim: int = field(default=128, validator=one_of(HEAD_DIMS, "a head row must be whole 128-byte swizzle blocks, and rows above 256 leave no room for a ring of K and V tiles"))
+    head_dim: int = field(default=128, validator=one_of(HEAD_DIMS, "tiles are powers of two wide, which TMA fills up with zeros, and rows above 256 leave no room for a ring of K and V tiles"))
+    value_dim: int | None = field(default=None, validator=optional(one_of(HEAD_DIMS, "as head_dim")))
     group: int = field(default=8, validator=at_least(1, "query heads per key/value head"))
     query_tokens: int = field(default=1, validator=at_least(1, "query tokens per request; longer queries are prefill", 64))
     page: int = field(default=64, validator=one_of(PAGES, "a key tile has 64 tokens: whole pages must fill it, or it must be half of a page of 128"))
@@ -72,9 +80,21 @@ class Problem:
         return self.query_tokens * self.group
 
     @property
+    def v_dim(self) -> int:
+        """Elements of a head of V."""
+        return self.value_dim or self.head_dim
+
+    @property
+    def tile_dim(self) -> int:
+        """Columns of a Q or K tile: the elements of a head, padded with zeros to a power of two (register tiles are powers of two)."""
+        return _power_of_two(self.head_dim)
+
+    @property
+    def value_tile_dim(self) -> int:
+        """Columns of a V tile."""
+        return _power_of_two(self.v_dim)
+
+    @property
     def columns(self) -> int:
         """Query rows padded to a legal wgmma N that is a power of two (register tiles are powers of two)."""
-        n = 8
-        while n < self.rows:
-            n *= 2
-        return n
+        return max(8, _power_of_two(self.rows))

@@ -7,6 +7,8 @@ import enum
 from attrs import field, frozen
 from attrs.validators import instance_of
 
+from ..errors import SpecError
+
 
 class DType(enum.Enum):
     """Element types of the dialect; the value is the name used in recipes."""
@@ -92,10 +94,27 @@ class Function:
 
 @frozen
 class Constant:
-    """A spec value that kernel text uses by name: `NAME = constexpr(value)` at the top of the generated module."""
+    """A spec value that kernel text uses by name: `NAME = constexpr(value)` at the top of the generated module.
+
+    Attributes:
+        value: the value.
+        doc: its meaning, a comment in the module.
+        same_as: the constant that it is written as where both have one value, so that a distinction that a kernel does not make leaves no trace in its text.
+    """
 
     value: int | float | bool | DType
     doc: str = ""
+    same_as: str | None = None
+
+
+#: extents that a plan knows, by the names that shapes of arguments use
+SIZES = ("batch", "query_heads", "kv_heads", "query_tokens")
+
+
+def _known_sizes(instance: object, attribute: object, shape: tuple[str | int | None, ...] | None) -> None:
+    for extent in shape or ():
+        if isinstance(extent, str) and extent not in SIZES:
+            raise SpecError(f"no extent is called {extent!r}", key="shape", value=shape, allowed=[*SIZES, "a number", "None for any"])
 
 
 @frozen
@@ -107,12 +126,16 @@ class Argument:
         type: "*bf16", "*i32", "i32", "i64", "f32", ...; or a `BoxDescriptor` for a TMA descriptor.
         doc: meaning, shape, units.
         divisible: a promise checked before launch: the value is a multiple of this (lets loads be vectorised).
+        shape: extents of a tensor that a user gives, checked before launch: names of SIZES, numbers, or None for any extent; no shape: any.
+        extent_of: (tensor argument, dimension): the plan passes this extent; a user does not give it.
     """
 
     name: str
     type: str | BoxDescriptor
     doc: str
     divisible: int = field(default=1, validator=instance_of(int))
+    shape: tuple[str | int | None, ...] | None = field(default=None, validator=_known_sizes)
+    extent_of: tuple[str, int] | None = None
 
 
 @frozen

@@ -2,7 +2,7 @@
 
 from tle_attn.testing.compare import compare, compare_lse, relative_rms
 from tle_attn.testing.prefill import ContiguousProblem, PrefillProblem, make_contiguous_problem, make_prefill_problem
-from tle_attn.testing.problems import DecodeProblem, PagedProblem, make_decode_problem
+from tle_attn.testing.problems import ContiguousDecodeProblem, DecodeProblem, PagedProblem, make_contiguous_decode_problem, make_decode_problem
 from tle_attn.testing.states import StatesProblem, make_states_problem
 from tle_attn.testing.workloads import MERGE_WORKLOADS, PREFILL_WORKLOADS, WORKLOADS
 
@@ -10,6 +10,7 @@ __all__ = [
     "MERGE_WORKLOADS",
     "PREFILL_WORKLOADS",
     "WORKLOADS",
+    "ContiguousDecodeProblem",
     "ContiguousProblem",
     "DecodeProblem",
     "PagedProblem",
@@ -17,6 +18,7 @@ __all__ = [
     "StatesProblem",
     "compare",
     "compare_lse",
+    "make_contiguous_decode_problem",
     "make_contiguous_problem",
     "make_decode_problem",
     "make_prefill_problem",

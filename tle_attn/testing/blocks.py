@@ -30,14 +30,19 @@ TOLERANCE = {DType.F32: 1e-5, DType.BF16: 3e-3, DType.FP8: 4e-2, DType.I32: 0.0,
 
 def chain_ports(chain: str, problem: Problem) -> Function:
     """Typed ports of a link of a chain of the decode mainloop."""
-    n, d = problem.columns, problem.head_dim
+    n, d = problem.columns, problem.value_tile_dim
     s = Port("s", DType.F32, ("key", "query"), (TILE, n), layout="mma")
     key = Port("key", DType.I32, ("key", "query"), (TILE, 1))
     query, head = (Port(name, DType.I32, ("key", "query"), (1, n)) for name in ("query", "head"))
-    first, kv_len, kv_head = (Port(name, DType.I32, (), ()) for name in ("first", "kv_len", "head"))
+    first, kv_len, kv_head, seq, first_new = (Port(name, DType.I32, (), ()) for name in ("first", "kv_len", "head", "seq", "first_new"))
+    l, m, state = (Port(name, DType.F32, ("query",), (n,)) for name in ("l", "m", "value"))
+    row_head = Port("head", DType.I32, ("query",), (n,))
     value = Port("value", DType.F32, ("dim", "query"), (d, n), layout="mma")
-    logits = s, key, query, head
-    chains = {"score": (logits, (s,)), "mask": ((*logits, kv_len), (s,)), "first_key": ((first, kv_len), (first,)), "output": ((value, kv_head), (value,))}
+    logits = (s, key, query, head, kv_len, seq, first_new), (s,)
+    chains = {
+        "score": logits, "mask": logits, "first_key": ((first, kv_len), (first,)), "denominator": ((l, m, row_head), (l,)), "log_sum": ((state, row_head), (state,)),
+        "output": ((value, kv_head), (value,)),
+    }  # fmt: skip
     return Function(chain, *chains[chain])
 
 
@@ -91,8 +96,7 @@ class BlockTest:
     @cached_property
     def parameters(self) -> list[str]:
         """Parameters of the device function in order, `args` first if it has it."""
-        file = self.block.source_file()
-        texts = {t.name: t.tree() for t in src.functions_of(file, "")}
+        texts = {t.name: t.tree() for t in src.texts_of(self.block, "")}
         micro = src.microkernel_file(type(self.block), "cpu")
         if micro:
             texts.update({n.name: n for n in ast.parse(micro.read_text()).body if isinstance(n, ast.FunctionDef)})

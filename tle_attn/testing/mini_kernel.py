@@ -143,7 +143,8 @@ def _with_companions(
     file = harness_class(text).FILE
     used = list(blocks)
     while True:
-        functions = {t.name: src.prune(t.source, values) for f in (file, *(b.source_file() for b in used)) for t in src.functions_of(f, "")}
+        texts = [*src.functions_of(file, ""), *(t for b in used for t in src.texts_of(b, ""))]
+        functions = {t.name: src.prune(t.source, values) for t in texts}
         known = set(functions).union(*(_micro_functions(b) for b in used))
         missing: set[str] = set()
         seen: set[str] = set()
@@ -155,7 +156,7 @@ def _with_companions(
                 free = src.free_names(src.parse(functions[name]).body[0])
                 pending += [n for n in free if n in functions]
                 missing |= free - known
-        more = next((b for b in spare if b not in used and missing & (_micro_functions(b) | {t.name for t in src.functions_of(b.source_file(), "")})), None)
+        more = next((b for b in spare if b not in used and missing & (_micro_functions(b) | {t.name for t in src.texts_of(b, "")})), None)
         if more is None:
             return used
         used.append(more)

@@ -45,6 +45,7 @@ def make_paged_cache(
     *,
     heads: int,
     head_dim: int,
+    value_dim: int | None = None,
     page: int,
     dtype: str,
     quant: int | None,
@@ -53,7 +54,7 @@ def make_paged_cache(
     poison: bool,
     extra_pages: int,
 ) -> PagedCache:
-    """K and V of unit variance in shuffled pages.  The live data depend on neither `layout` nor `poison`.
+    """K and V of unit variance in shuffled pages; V has `value_dim` elements a head, as many as K if not given.  The live data depend on neither `layout` nor `poison`.
 
     dtype "bf16" with quant None; "fp8" (e4m3) with quant 0: K scale per token and head, V scale per head, or 1: one scale each.
     `scales_in_cache` puts the K scales of quant 0 in extra rows of the K cache's own pages (as e4m3 bytes), else they
@@ -66,7 +67,7 @@ def make_paged_cache(
     order = torch.randperm(num_pages, generator=generator)
     shape = (num_pages, page, heads, head_dim)
     k = torch.randn(shape, generator=generator)
-    v = torch.randn(shape, generator=generator)
+    v = torch.randn((*shape[:3], value_dim or head_dim), generator=generator)
     k_spread, v_spread = spread((*shape[:3], 1), generator), spread((heads, 1), generator)
 
     block_ids = torch.zeros(len(kv_lens), max(needed, default=0) + SPARE_COLUMNS, dtype=torch.int32)

@@ -51,8 +51,8 @@ class PagedProblem:
         return {**{name: getattr(self, name) for name in ("q", "k_cache", "v_cache", "block_ids", "kv_lens")}, **self.scales}
 
     def new_output(self, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-        """An output [T, Hq, D] full of NaN: what a kernel does not write shows."""
-        return torch.full(self.q.shape, math.nan, dtype=dtype, device=self.q.device)
+        """An output [T, Hq, Dv] full of NaN: what a kernel does not write shows."""
+        return torch.full((*self.q.shape[:2], self.v_cache.shape[-1]), math.nan, dtype=dtype, device=self.q.device)
 
     def to(self, device: torch.device | str) -> Self:
         """The same problem on another device, strides kept."""
@@ -89,6 +89,7 @@ def make_decode_problem(
     query_tokens: int = 1,
     heads: tuple[int, int] = (8, 1),
     head_dim: int = 128,
+    value_dim: int | None = None,
     page: int = 64,
     dtype: str = "bf16",
     layout: str = "NHD",
@@ -111,6 +112,7 @@ def make_decode_problem(
         generator,
         heads=heads[1],
         head_dim=head_dim,
+        value_dim=value_dim,
         page=page,
         dtype=dtype,
         quant=quant,
@@ -122,6 +124,31 @@ def make_decode_problem(
     q, q_scale = queries(len(lengths) * query_tokens, heads[0], head_dim, dtype, logit_std, generator)
     tensors = {**tensors_of(cache), "q": q, "q_scale": q_scale, "kv_lens": torch.tensor(lengths, dtype=torch.int32)}
     return DecodeProblem(query_tokens=query_tokens, **tensors).to(device)
+
+
+@frozen(eq=False, kw_only=True)
+class ContiguousDecodeProblem(DecodeProblem):
+    """K and V [B, room, Hkv, D] without pages: to the oracle, each sequence has one page, its own."""
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        return {**super().inputs, "block_ids": None}
+
+
+def make_contiguous_decode_problem(kv_lens: Iterable[int], *, page: int = 64, layout: str = "NHD", device: torch.device | str = "cpu", **options: Any) -> ContiguousDecodeProblem:
+    """A random decode problem without pages; the room is that of the longest sequence and a little more, not a multiple of `page`.
+
+    `options`: those of `make_decode_problem`.  Layout "HND" has heads before tokens in memory.
+    """
+    lengths = list(kv_lens)
+    paged = make_decode_problem(lengths, page=max([*lengths, 1]) + page // 2 - 3, extra_pages=1, **options)
+    unused = ({*range(len(paged.k_cache))} - {*paged.block_ids[paged.kv_lens > 0, 0].tolist()}).pop()
+    table = torch.where(paged.kv_lens > 0, paged.block_ids[:, 0], unused).long()
+    tensors = {name: getattr(paged, name) for name in ("q", "kv_lens", "q_scale", "k_scale", "v_scale", "query_tokens")}
+    for name in ("k_cache", "v_cache"):
+        rows = getattr(paged, name).view(torch.uint8)[table].view(paged.q.dtype)
+        tensors[name] = rows.transpose(1, 2).contiguous().transpose(1, 2) if layout == "HND" else rows
+    return ContiguousDecodeProblem(block_ids=torch.arange(len(lengths), dtype=torch.int32)[:, None], **tensors).to(device)
 
 
 def tensors_of(cache: PagedCache) -> dict[str, Any]:

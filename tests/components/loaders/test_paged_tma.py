@@ -41,5 +41,5 @@ def test_fp8(target, device, seed, page):
 def test_boxes(page, head_dim, dtype, box, copies):
     """A page shorter than a tile takes a box for each 128-byte column block; the boxes of a tile hold its bytes exactly."""
     problem, loader = Problem(page=page, head_dim=head_dim, dtype=dtype), PagedTma()
-    assert (loader.box(problem), loader.copies(problem)) == (box, copies)
-    assert loader.box_bytes(problem) * copies == 64 * head_dim * dtype.nbytes
+    assert (loader.box(problem, head_dim), loader.copies(problem)) == (box, copies)
+    assert loader.box_bytes(problem, head_dim) * copies == 64 * head_dim * dtype.nbytes

@@ -35,5 +35,5 @@ def test_a_kernel_with_it():
 
 def test_a_kernel_with_it_is_not_causal(monkeypatch):
     causal = Kernel(name="causal", problem=Problem(query_tokens=3, group=4), mainloop=DecodeMainloop())
-    monkeypatch.setattr("tle_attn.verify.oracle_options", lambda _: {"causal": False})
+    monkeypatch.setattr("tle_attn.verify.oracle_options", lambda *_: {"causal": False})
     assert not verify_kernel(causal, "cpu").ok

@@ -12,7 +12,7 @@ from tle_attn.testing.mini_kernel import mini_kernel, run_kernel
 FETCH = """
 @jit
 def test(args):
-    ids = page_block(args, args.pages, args.page, args.kv_len)
+    ids = page_block(args, args.pages, args.page, args.kv_len, 0, 0)
     scales = fetch_key_scales(args, ids, args.lane, args.tile, args.head)
     store(args.fetched + vec_index(TILE), scales)
 """

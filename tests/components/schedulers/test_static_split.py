@@ -12,7 +12,7 @@ from tle_attn.testing.mini_kernel import mini_kernel, run_kernel
 
 TEXT = """
 @jit
-def tile_range(args, kv_len):
+def tile_range(args, seq, kv_len):
     return kv_len * 0, cdiv(kv_len, TILE)
 
 

@@ -14,7 +14,7 @@ from tle_attn.testing.mini_kernel import mini_kernel, run_kernel
 #: one sequence needs all of its tiles; the entry reads the map back as the attention kernel does
 TEXT = """
 @jit
-def tile_range(args, kv_len):
+def tile_range(args, seq, kv_len):
     return kv_len * 0, cdiv(kv_len, TILE)
 
 

@@ -83,7 +83,7 @@ def test_clear(target, fp8, valid):
     check_block(Fp8RegisterV(), "clear_v", problem=fp8, inputs={"v_tile": v, "valid": valid}, reference=reference, target=target, rms=0.0)
 
 
-@pytest.mark.parametrize("problem,message", [(Problem(), "cannot take bf16 tiles"), (Problem(dtype=DType.FP8, head_dim=256), "cannot take head_dim 256")])
+@pytest.mark.parametrize("problem,message", [(Problem(), "cannot take bf16 tiles"), (Problem(dtype=DType.FP8, head_dim=256), "cannot take heads of 256 values")])
 def test_what_it_does_not_take(problem, message):
     with pytest.raises(SpecError, match=message):
         Fp8RegisterV().check(problem)

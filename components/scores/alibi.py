@@ -1,0 +1,47 @@
+"""ALiBi: a bias that falls linearly with the distance between query and key, with a slope for each query head."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from attrs import frozen
+
+from tle_attn.dialect import F32, jit, load, maximum
+from tle_attn.oracle import steps
+from tle_attn.spec import Argument, Block, Constant, Problem
+
+
+@frozen(kw_only=True)
+class Alibi(Block):
+    """s - slope[head] * |query - key| in natural units; `run` takes alibi_slopes, float32 [query heads]."""
+
+    KIND = "score"
+    NAME = "alibi"
+    HOOKS = {"score": "alibi_bias"}
+
+    def constants(self, problem: Problem) -> dict[str, Constant]:
+        return {"LOG2_E": Constant(math.log2(math.e), "base-2 units in a natural unit")}
+
+    def arguments(self, problem: Problem) -> tuple[Argument, ...]:
+        return (Argument("alibi_slopes", "*f32", "bias per token of each query head [query heads]", shape=("query_heads",)),)
+
+    def example_arguments(self, case: Any, generator: torch.Generator) -> dict[str, torch.Tensor]:
+        """Slopes of all sizes in use, 2**-8 to 1."""
+        return {"alibi_slopes": torch.exp2(-8 * torch.rand(case.q.shape[1], generator=generator))}
+
+    def oracle_options(self, problem: Problem, given: Mapping[str, Any]) -> dict[str, Any]:
+        return {"score_steps": (steps.Alibi(given.get("alibi_slopes")),)}
+
+    @staticmethod
+    def reference(s: torch.Tensor, key: torch.Tensor, query: torch.Tensor, head: torch.Tensor, alibi_slopes: torch.Tensor) -> torch.Tensor:
+        """Semantic definition, float64; s and the result in base-2 units."""
+        return s.double() - alibi_slopes.double()[head.long()] * math.log2(math.e) * (query - key).abs()
+
+
+@jit
+def alibi_bias(args, s, key, query, head):
+    """s in base-2 units; a tree's keys may lie behind their query."""
+    return s - load(args.alibi_slopes + head) * LOG2_E * maximum(query - key, key - query).to(F32)
