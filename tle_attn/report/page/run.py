@@ -16,6 +16,7 @@ def trace_of(kernel: Kernel, seed: int = 0) -> Trace:
     from ...emu import Trace
     from ...runtime import plan
     from ...runtime.executors import EmulatedExecutor
+    from ...verify import arguments_of
 
     batch = _batch(kernel)
 
@@ -29,7 +30,7 @@ def trace_of(kernel: Kernel, seed: int = 0) -> Trace:
 
     traces: list[Trace | None] = []
     problem = batch.problem(kernel)
-    plan(kernel, **problem.geometry, target="cpu", executor=Traced(kernel, tle=False, seed=seed)).run(**problem.inputs)
+    plan(kernel, **problem.geometry, target="cpu", executor=Traced(kernel, tle=False, seed=seed)).run(**problem.inputs, **arguments_of(kernel, problem))
     return next(trace for trace in traces if trace is not None)
 
 
