@@ -15,6 +15,7 @@ from tests.gpu.helpers import LSE_ATOL, reference
 from tle_attn import verify
 from tle_attn.ops import prefill_plans
 from tle_attn.runtime import Plan
+from tle_attn.runtime.prefill import consumers_for
 from tle_attn.spec import Kernel
 from tle_attn.testing import PrefillProblem, compare, compare_lse
 from tle_attn.verify import tolerance
@@ -99,10 +100,14 @@ CONTIGUOUS = tuple(config(name, 8, 2) for name in DENSE if name not in PAGED)
 MASKED = tuple(config(name, 4, 2) for name in MASK)
 GROUPS = tuple(config(name, group, 3) for name in (BF16, *FP8[:1]) for group in (1, 2, 3, 5, 7, 16))
 HEAD_DIM_64 = (config(BF16, problem__head_dim=64),)
+SMALL = tuple(config(name, mainloop__consumers=1) for name in (*DENSE, *MASK))
 LSE = tuple(config(name, epilogue__lse=base) for name, base in ((BF16, "e"), (FP8[0], "2"), (MASK[0], "e")))
 MAIN = tuple(config(name) for name in (*DENSE, *MASK))
 
-ALL = tuple(dict.fromkeys((*POINTS, *CONTIGUOUS, *MASKED, *GROUPS, *HEAD_DIM_64, *LSE, *MAIN)))
+ALL = tuple(dict.fromkeys((*POINTS, *CONTIGUOUS, *MASKED, *GROUPS, *HEAD_DIM_64, *LSE, *SMALL, *MAIN)))
+
+
+H200_MULTIPROCESSORS = 132
 
 
 def grid_kernels() -> dict[str, Kernel]:
@@ -110,6 +115,7 @@ def grid_kernels() -> dict[str, Kernel]:
     kernels = {}
     for case in grid():
         kind = "contiguous" if case.operator == "contiguous" else {None: "none", 1: "tensor", 0: "token_head"}[case.quant]
-        kernel = prefill_plans.kernel_for(kind, None if kind == "contiguous" else 64, case.heads[0] // case.heads[1], case.skip is not None)
-        kernels[f"{kernel.name} of hpc-ops' grids, group {kernel.problem.group}{' masked' if case.skip is not None else ''}"] = kernel
+        consumers = consumers_for(case.batch * case.queries, case.batch, case.heads[0], H200_MULTIPROCESSORS)
+        kernel = prefill_plans.kernel_for(kind, None if kind == "contiguous" else 64, case.heads[0] // case.heads[1], case.skip is not None, consumers)
+        kernels[f"{kernel.name} of hpc-ops' grids, group {kernel.problem.group}{' masked' if case.skip is not None else ''}, {consumers} consumers"] = kernel
     return kernels

@@ -33,6 +33,11 @@ def test_groups(config):
     check(config, config.problem(seed=3))
 
 
+@by_label(kernels.SMALL)
+def test_one_consumer(config):
+    check(config, config.problem(seed=8))
+
+
 @by_label(kernels.HEAD_DIM_64)
 def test_head_dim_64(config):
     check(config, config.problem(seed=4))
