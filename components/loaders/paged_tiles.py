@@ -9,7 +9,6 @@ from __future__ import annotations
 from attrs import frozen
 
 from tle_attn.dialect import as_int64, copy, jit, load, static_range
-from tle_attn.errors import SpecError
 from tle_attn.spec import Argument, Block, BoxDescriptor, Constant, Function, Port, Problem
 from tle_attn.spec.types import Place
 
@@ -32,10 +31,6 @@ class PagedTiles(Block):
 
     KIND = "loader"
     NAME = "paged_tiles"
-
-    def check(self, problem: Problem) -> None:
-        if problem.page < 8:
-            raise SpecError(f"pages of {problem.page} tokens", key="problem.page", value=problem.page, allowed="8 or more", reason="rows of a swizzled tile come in eights")
 
     def pages(self, problem: Problem) -> int:
         """Pages that make up a tile."""

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tests.components.scales.row_factors import expected, row_factors, scales_of
 from tle_attn.components.scales.per_tensor import PerTensor
 from tle_attn.errors import SpecError
 from tle_attn.spec import DType, Problem
@@ -35,3 +36,11 @@ def test_output(target, fp8):
 def test_bf16_needs_no_scales():
     with pytest.raises(SpecError, match="per_tensor scales are for fp8 tensors"):
         PerTensor().check(Problem())
+
+
+@pytest.mark.parametrize("place", [(0, 0, 200, 0), (1, 64, 130, 2), (1, 128, 130, 1), (0, 192, 200, 1), (1, 192, 130, 0)])
+def test_row_factors_of_prefill(target, device, place):
+    """Of the sequence's own head and rows; rows past its end read nothing and have 0."""
+    scales, k_scale = scales_of((200, 130)), torch.tensor([0.37])
+    got = row_factors(PerTensor(), scales, place, target, device, k_scale=k_scale.to(device), scale_log2=0.25)
+    torch.testing.assert_close(got.double(), expected(scales, place, 0.25 * k_scale.double().item()), rtol=1e-6, atol=0.0)

@@ -3,11 +3,12 @@
 import pytest
 import torch
 
+from tests.components.scales.row_factors import expected, row_factors, scales_of
 from tle_attn.components.scales.per_token_head import PerTokenHead
 from tle_attn.errors import SpecError
 from tle_attn.spec import Argument, DType, Problem
 from tle_attn.testing.blocks import check_block
-from tle_attn.testing.mini_kernel import mini_kernel, run_kernel
+from tle_attn.testing.mini_kernel import mini_kernel, prefill_companions, run_kernel
 
 FETCH = """
 @jit
@@ -65,3 +66,40 @@ def test_output_has_the_heads_scale(target, fp8):
 def test_bf16_needs_no_scales():
     with pytest.raises(SpecError, match="per_token_head scales are for fp8 tensors"):
         PerTokenHead().check(Problem())
+
+
+@pytest.mark.parametrize("place", [(0, 0, 200, 0), (1, 64, 130, 2), (1, 128, 130, 1)])
+def test_row_factors_of_prefill(target, device, place):
+    scales = scales_of((200, 130))
+    got = row_factors(PerTokenHead(), scales, place, target, device, scale_log2=0.25)
+    torch.testing.assert_close(got.double(), expected(scales, place, 0.25), rtol=1e-6, atol=0.0)
+
+
+READ = """
+@jit
+def test(args):
+    store(args.read + vec_index(TILE), read_key_scales(args, args.pages, args.tile, args.kv_len, args.head))
+"""
+
+
+@pytest.mark.parametrize("page", [16, 32, 64, 128])
+@pytest.mark.parametrize("kv_len,tile", [(1, 0), (128, 0), (200, 1), (129, 1), (5000, 39), (100, 1)])
+def test_key_scales_of_prefill(target, device, page, kv_len, tile):
+    """A tile of 128 keys; keys past the end have 0 even inside the last page, whose other scales are NaN."""
+    problem = Problem(dtype=DType.FP8, page=page)
+    used, heads, head = -(-kv_len // page), 3, 1
+    cache = torch.full((used + 2, -(-page // 32), heads, 32), float("nan"))
+    table = torch.full((used + 20,), 2**31 - 1, dtype=torch.int32)
+    table[:used] = torch.randperm(used + 2)[:used].int()
+    wanted = torch.zeros(128)
+    for token in range(kv_len):
+        inside, value = token % page, torch.rand(()) + 0.5
+        cache[table[token // page], inside // 32, head, inside % 32] = value
+        if token // 128 == tile:
+            wanted[token % 128] = value
+    arguments = [Argument("pages", "*i32", "page ids"), *(Argument(n, "i32", "") for n in ("tile", "kv_len", "head")), Argument("read", "*f32", "scales")]
+    kernel = mini_kernel(READ, PerTokenHead(), problem=problem, arguments=arguments, companions=prefill_companions(problem))
+    read = torch.full((128,), float("nan"), device=device)
+    strides = {f"k_scale_{name}_stride": cache.stride(i) for i, name in enumerate(("page", "row", "head"))}
+    run_kernel(kernel, {"pages": table.to(device), "k_scale": cache.to(device), "tile": tile, "kv_len": kv_len, "head": head, "read": read, **strides}, target=target)
+    assert torch.equal(read.cpu(), wanted)
