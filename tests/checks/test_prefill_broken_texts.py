@@ -23,7 +23,7 @@ PAIRS = ((200, 700), (100, 450), (70, 60), (300, 0))
 BF16 = Kernel(name="bf16", problem=Problem(head_dim=64, group=2), mainloop=PrefillMainloop(ring=MbarrierRing(stages=2)))
 FP8 = Kernel(
     name="fp8",
-    problem=Problem(head_dim=64, group=2, dtype=DType.FP8),
+    problem=Problem(group=2, dtype=DType.FP8),
     mainloop=PrefillMainloop(ring=MbarrierRing(stages=2), scale=PerTokenHead(), v_operand=Fp8Transpose(), consumer_registers=224, producer_registers=64),
 )
 

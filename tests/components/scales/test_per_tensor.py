@@ -6,7 +6,7 @@ import torch
 from tests.components.scales.row_factors import expected, row_factors, scales_of
 from tle_attn.components.scales.per_tensor import PerTensor
 from tle_attn.errors import SpecError
-from tle_attn.spec import DType, Problem
+from tle_attn.spec import DType, Function, Port, Problem
 from tle_attn.testing.blocks import check_block
 
 
@@ -36,6 +36,12 @@ def test_output(target, fp8):
 def test_bf16_needs_no_scales():
     with pytest.raises(SpecError, match="per_tensor scales are for fp8 tensors"):
         PerTensor().check(Problem())
+
+
+def test_value_factor_of_prefill(target):
+    ports = Function("value_factor", (), (Port("factor", DType.F32, (), ()),))
+    inputs = {"v_scale": torch.tensor([1.7]), "head": 1}
+    check_block(PerTensor(), "value_factor", problem=Problem(dtype=DType.FP8), inputs=inputs, ports=ports, reference=lambda v_scale: v_scale[0], target=target)
 
 
 @pytest.mark.parametrize("place", [(0, 0, 200, 0), (1, 64, 130, 2), (1, 128, 130, 1), (0, 192, 200, 1), (1, 192, 130, 0)])

@@ -6,7 +6,7 @@ import torch
 from tests.components.scales.row_factors import expected, row_factors, scales_of
 from tle_attn.components.scales.per_token_head import PerTokenHead
 from tle_attn.errors import SpecError
-from tle_attn.spec import Argument, DType, Problem
+from tle_attn.spec import Argument, DType, Function, Port, Problem
 from tle_attn.testing.blocks import check_block
 from tle_attn.testing.mini_kernel import mini_kernel, prefill_companions, run_kernel
 
@@ -66,6 +66,12 @@ def test_output_has_the_heads_scale(target, fp8):
 def test_bf16_needs_no_scales():
     with pytest.raises(SpecError, match="per_token_head scales are for fp8 tensors"):
         PerTokenHead().check(Problem())
+
+
+def test_value_factor_of_prefill(target, fp8):
+    ports = Function("value_factor", (), (Port("factor", DType.F32, (), ()),))
+    inputs = {"v_scale": torch.tensor([1.5, 0.37]), "head": 1}
+    check_block(PerTokenHead(), "value_factor", problem=fp8, inputs=inputs, ports=ports, reference=lambda v_scale: v_scale[1], target=target)
 
 
 @pytest.mark.parametrize("place", [(0, 0, 200, 0), (1, 64, 130, 2), (1, 128, 130, 1)])

@@ -6,10 +6,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tle_attn.components.schedulers.heavy_first import UNIT_WORDS, HeavyFirst
-from tle_attn.spec import Argument, Problem
+from tle_attn.spec import Argument, Constant, Kernel, Problem
 from tle_attn.testing.mini_kernel import mini_kernel, prefill_companions, run_kernel
 
-ROWS = 128
+#: query rows of a unit: of two consumers, of one
+ROWS = 128, 64
 POISON = -77
 
 #: every CTA takes units as the mainloop's producer does and notes (who took it, its record)
@@ -34,25 +35,27 @@ def test(args):
 """
 
 
-def kernel():
-    return mini_kernel(QUEUE, HeavyFirst(), arguments=[Argument("taken", "*i32", "what was taken [units * heads, 8]")], companions=prefill_companions(Problem()))
+def kernel(rows: int) -> Kernel:
+    arguments = [Argument("taken", "*i32", "what was taken [units * heads, 8]")]
+    constants = {"UNIT_ROWS": Constant(rows, "query rows of a unit")}
+    return mini_kernel(QUEUE, HeavyFirst(), arguments=arguments, constants=constants, companions=prefill_companions(Problem()))
 
 
-def units_of(q_lens: list[int]) -> int:
-    return sum(-(-q // ROWS) for q in q_lens)
+def units_of(q_lens: list[int], rows: int) -> int:
+    return sum(-(-q // rows) for q in q_lens)
 
 
-def key_tiles(q_len: int, kv_len: int, unit: int) -> int:
-    """The class of a unit: key tiles up to the last one that a full unit of its rows sees, counted from the first tile that its sequence's queries do not reach."""
-    return -(-max(kv_len - q_len, 0) // ROWS) + unit + 1
+def work(q_len: int, kv_len: int, unit: int, rows: int) -> int:
+    """The class of a unit: how far it sees, in units, where its sequence's cache is cut into whole units too."""
+    return -(-max(kv_len - q_len, 0) // rows) + unit + 1
 
 
-def in_order(q_lens: list[int], kv_lens: list[int]) -> list[list[int]]:
+def in_order(q_lens: list[int], kv_lens: list[int], rows: int) -> list[list[int]]:
     """Records by falling class; among equals in the order of the sequences."""
     starts = torch.tensor([0, *q_lens]).cumsum(0).tolist()
     found = []
     for seq, (q, kv) in enumerate(zip(q_lens, kv_lens)):
-        found += [(-key_tiles(q, kv, unit), [seq, starts[seq], unit * ROWS, q, kv]) for unit in range(-(-q // ROWS))]
+        found += [(-work(q, kv, unit, rows), [seq, starts[seq], unit * rows, q, kv]) for unit in range(-(-q // rows))]
     return [record for _, record in sorted(found, key=lambda entry: (entry[0], entry[1][0]))]
 
 
@@ -60,34 +63,35 @@ def cu_seqlens(q_lens: list[int]) -> torch.Tensor:
     return torch.tensor([0, *q_lens]).cumsum(0).int()
 
 
-def planned(q_lens: list[int], kv_lens: list[int], target: str = "cpu", device: str = "cpu", seed: int = 0) -> torch.Tensor:
+def planned(q_lens: list[int], kv_lens: list[int], rows: int, target: str = "cpu", device: str = "cpu", seed: int = 0) -> torch.Tensor:
     """The planner's records, with a header and room that it must not touch behind them."""
-    units = torch.full((1 + units_of(q_lens) + 3, UNIT_WORDS), POISON, dtype=torch.int32, device=device)
+    units = torch.full((1 + units_of(q_lens, rows) + 3, UNIT_WORDS), POISON, dtype=torch.int32, device=device)
     values = {"cu_seqlens_q": cu_seqlens(q_lens).to(device), "kv_lens": torch.tensor(kv_lens, dtype=torch.int32, device=device), "batch": len(q_lens), "units": units}
-    run_kernel(kernel(), values, grid=(len(q_lens),), entry="plan_units", target=target, seed=seed)
+    run_kernel(kernel(rows), values, grid=(len(q_lens),), entry="plan_units", target=target, seed=seed)
     return units.cpu()
 
 
-def check(q_lens: list[int], kv_lens: list[int], **where) -> None:
-    units = planned(q_lens, kv_lens, **where)
-    count = units_of(q_lens)
+def check(q_lens: list[int], kv_lens: list[int], rows: int = 128, **where) -> None:
+    units = planned(q_lens, kv_lens, rows, **where)
+    count = units_of(q_lens, rows)
     records = units[1 : 1 + count, :5].tolist()
     assert units[0, 0] == count, "the header"
     assert (units[0, 1:] == POISON).all() and (units[1 : 1 + count, 5:] == POISON).all() and (units[1 + count :] == POISON).all(), "nothing else is written"
-    classes = [key_tiles(q, kv, row0 // ROWS) for _, _, row0, q, kv in records]
+    classes = [work(q, kv, row0 // rows, rows) for _, _, row0, q, kv in records]
     assert classes == sorted(classes, reverse=True), "heavy ones first"
-    assert records == in_order(q_lens, kv_lens)
+    assert records == in_order(q_lens, kv_lens, rows)
 
 
+@pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("batch", [1, 2, 31, 127, 128, 129, 300])
-def test_random_batches(target, device, seed, batch):
+def test_random_batches(target, device, seed, batch, rows):
     """Ragged queries, some sequences without any, with caches in front of them or fewer keys than queries."""
     if target == "tle-emulated" and batch > 128:
         pytest.skip("the cpu target runs the same text")
     q_lens = [int(x) for x in torch.randint(0, 700, (batch,)) * torch.randint(0, 2, (batch,))]
     q_lens[0] = max(q_lens[0], 1)
     kv_lens = [max(q + int(x), 0) for q, x in zip(q_lens, torch.randint(-200, 900, (batch,)))]
-    check(q_lens, kv_lens, target=target, device=device, seed=seed)
+    check(q_lens, kv_lens, rows, target=target, device=device, seed=seed)
 
 
 @pytest.mark.parametrize("q_lens,kv_lens", [
@@ -107,24 +111,25 @@ def test_any_batch(pairs):
 
 
 def test_no_queries_at_all(target, device):
-    units = planned([0, 0], [5, 0], target=target, device=device)
+    units = planned([0, 0], [5, 0], 128, target=target, device=device)
     assert units[0, 0] == 0 and (units[1:] == POISON).all()
 
 
+@pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("ctas", [1, 2, 5, 64])
 @pytest.mark.parametrize("q_lens,kv_lens", [([300, 0, 129, 64], [300, 7, 900, 64]), ([500], [777]), ([3, 0], [9, 9])])
-def test_every_unit_is_taken_once(target, device, seed, ctas, q_lens, kv_lens):
+def test_every_unit_is_taken_once(target, device, seed, ctas, rows, q_lens, kv_lens):
     """By few CTAs or by one each, heads innermost; the queue is left as it was found, so that the next launch may start."""
-    heads, count = 3, units_of(q_lens)
-    units = planned(q_lens, kv_lens, target=target, device=device, seed=seed).to(device)
+    heads, count = 3, units_of(q_lens, rows)
+    units = planned(q_lens, kv_lens, rows, target=target, device=device, seed=seed).to(device)
     queue = torch.zeros(2, dtype=torch.int32, device=device)
-    expected = [record for record in in_order(q_lens, kv_lens) for _ in range(heads)]
+    expected = [record for record in in_order(q_lens, kv_lens, rows) for _ in range(heads)]
     for launch in range(2):
         taken = torch.zeros(count * heads, 8, dtype=torch.int32, device=device)
         values = {
             "cu_seqlens_q": cu_seqlens(q_lens).to(device), "kv_lens": torch.tensor(kv_lens, dtype=torch.int32, device=device), "batch": len(q_lens),
             "units": units, "query_heads": heads, "queue": queue, "taken": taken,
         }  # fmt: skip
-        run_kernel(kernel(), values, grid=(min(ctas, count * heads),), target=target, seed=seed + launch)
+        run_kernel(kernel(rows), values, grid=(min(ctas, count * heads),), target=target, seed=seed + launch)
         assert taken.cpu()[:, :6].tolist() == [[1, *record] for record in expected]
         assert not queue.any()
