@@ -19,6 +19,7 @@ class ContiguousTiles(Block):
 
     KIND = "loader"
     NAME = "contiguous_tiles"
+    PAGED = False
 
     def copies(self, problem: Problem) -> int:
         """Boxes of a tile: arrivals that complete a use of its barrier."""

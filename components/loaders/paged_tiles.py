@@ -31,6 +31,7 @@ class PagedTiles(Block):
 
     KIND = "loader"
     NAME = "paged_tiles"
+    PAGED = True
 
     def pages(self, problem: Problem) -> int:
         """Pages that make up a tile."""

@@ -79,16 +79,16 @@ class DecodeMainloop(Mainloop):
 
     batch_invariant: bool = False
 
-    loader: Block = slot("loader", factory=PagedTma)
+    loader: Block = slot("loader", factory=PagedTma, says=("PAGED", "evict_first", "expect_scale"))
     ring: Block = slot("ring", factory=MbarrierRing)
     qk: Block = slot("qk", factory=SmallM)
-    scale: Block = slot("scale", factory=SoftmaxScale)
+    scale: Block = slot("scale", factory=SoftmaxScale, says=("KEY_SCALES",))
     score: tuple[Block, ...] = slot("score", many=True)
     mask: tuple[Block, ...] = slot("mask", many=True, factory=lambda: (Causal(),))
-    softmax: Block = slot("softmax", factory=OnlineSoftmax)
+    softmax: Block = slot("softmax", factory=OnlineSoftmax, says=("NORMALISED",))
     v_operand: Block = slot("v_operand", factory=DirectV)
-    schedule: Block = slot("schedule", factory=TaskMap)
-    reduce: Block = slot("reduce", factory=SplitMerge)
+    schedule: Block = slot("schedule", factory=TaskMap, says=("PLANNED", "BATCH_INVARIANT"))
+    reduce: Block = slot("reduce", factory=SplitMerge, says=("POLL_ABOVE", "poll_above"))
     epilogue: Block = slot("epilogue", factory=StoreEpilogue)
 
     def settled(self, problem: Problem) -> DecodeMainloop:

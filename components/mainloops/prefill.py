@@ -98,15 +98,15 @@ class PrefillMainloop(Mainloop):
     consumer_registers: int = field(default=240, validator=at_least(24, "registers per thread; setmaxnreg takes multiples of 8 from 24", 240))
     producer_registers: int = field(default=24, validator=at_least(24, "registers per thread; setmaxnreg takes multiples of 8 from 24", 240))
 
-    loader: Block = slot("loader", factory=PagedTiles)
+    loader: Block = slot("loader", factory=PagedTiles, says=("PAGED",))
     ring: Block = slot("ring", factory=MbarrierRing)
     qk: Block = slot("qk", factory=QueryRows)
-    scale: Block = slot("scale", factory=SoftmaxScale)
+    scale: Block = slot("scale", factory=SoftmaxScale, says=("KEY_SCALES", "ROW_FACTORS"))
     score: tuple[Block, ...] = slot("score", many=True)
     mask: tuple[Block, ...] = slot("mask", many=True, factory=lambda: (Causal(),))
-    tiles: Block = slot("tiles", factory=AllTiles)
+    tiles: Block = slot("tiles", factory=AllTiles, says=("BLOCK_MASK",))
     softmax: Block = slot("softmax", factory=RowSoftmax)
-    v_operand: Block = slot("v_operand", factory=DirectRows)
+    v_operand: Block = slot("v_operand", factory=DirectRows, says=("TRANSPOSED",))
     schedule: Block = slot("schedule", factory=HeavyFirst)
     epilogue: Block = slot("epilogue", factory=StoreRows)
 
@@ -125,7 +125,10 @@ class PrefillMainloop(Mainloop):
                 "a block mask goes with the causal mask alone", key="tiles.block", value=self.tiles.NAME, allowed="all",
                 reason="scores and masks that need a key's position on every tile do not get it when tiles are skipped",
             )
-
+        if self.scale.KEY_SCALES and not self.loader.PAGED:
+            raise SpecError(
+                "scales of keys lie beside the pages of a cache", key="scale.block", value=self.scale.NAME, allowed="per_tensor", reason=f"{self.loader.label()} reads K and V without pages",
+            )
         if self.v_operand.TRANSPOSED and self.ring.stages < 2:
             raise SpecError(
                 "a transposed V needs a second ring slot", key="ring.stages", value=self.ring.stages, allowed="2 or more",

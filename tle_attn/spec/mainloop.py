@@ -6,13 +6,16 @@ from typing import Any, Callable, ClassVar, Iterator
 
 from attrs import field, fields, frozen
 
-from ..errors import SpecError
-from .block import Block
+from ..errors import PortError, SpecError
+from .block import Block, registered
 from .problem import Problem
 
 
-def slot(kind: str, *, many: bool = False, factory: Callable[[], Any] | None = None) -> Any:
-    """An attrs field for a block of `kind`; with `many` a tuple of them, in order."""
+def slot(kind: str, *, many: bool = False, factory: Callable[[], Any] | None = None, says: tuple[str, ...] = ()) -> Any:
+    """An attrs field for a block of `kind`; with `many` a tuple of them, in order.
+
+    says: attributes of the block, besides the functions that it provides, that the mainloop reads; a block of another mainloop may not have them.
+    """
 
     def check(instance: Any, attribute: Any, value: Any) -> None:
         if many and not isinstance(value, tuple):
@@ -21,6 +24,12 @@ def slot(kind: str, *, many: bool = False, factory: Callable[[], Any] | None = N
             if not isinstance(block, Block) or block.KIND != kind:
                 got = block.label() if isinstance(block, Block) else repr(block)
                 raise SpecError(f"slot {attribute.name} wants a {kind} block, not {got}", key=attribute.name, allowed=f"a block of components with KIND {kind!r}")
+            if missing := [name for name in says if not hasattr(block, name)]:
+                fitting = [cls.label() for cls in registered(kind) if all(hasattr(cls, name) for name in says)]
+                raise PortError(
+                    f"{instance.label()} cannot use {block.label()}", key=attribute.name, value=block.NAME, allowed=", ".join(fitting) or "a block that says it",
+                    reason=f"the mainloop goes by {', '.join(missing)}, of which this block says nothing: it is made for another mainloop",
+                )
         for i, block in enumerate(value if many else ()):
             if block.NAME and any(block == other or type(block) is type(other) and not block.REPEATS for other in value[:i]):
                 raise SpecError(f"slot {attribute.name} holds {block.label()} twice", key=attribute.name, value=block.NAME, reason="its functions and constants would be there twice")
