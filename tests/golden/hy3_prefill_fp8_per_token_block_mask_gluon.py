@@ -1291,7 +1291,7 @@ def attend(
             o = wgmma_wait(0, pv_rows(p_operand(p, o), v_tiles.slot(slot_of(end)), o))
             release(v_empty, end)
             done += count
-        total = row_sums(l)
+        total = like_rows(row_sums(l), s)
         inverse = inverse_of_rows(total)
         inverse = inverse * values
         q_head = word_of(work, item, 1)
