@@ -192,7 +192,7 @@ class PrefillMainloop(Mainloop):
         k = Port("k_ring.slot", t, ("key", "dim"), (TILE, d), Place.SHARED, "swizzled", "dim")
         s = Port("s", DType.F32, ("query", "key"), (M, TILE), layout="mma")
         names = ["key_source", "load_query_tile", "take_queries", "add_weights", "row_sums", "survey", "open_tiles", "next_tile"]
-        names += ["open_queue", "unit_at", "take_unit", "leave_queue", "store_rows", "store_row_lse", "inverse_of_rows", "p_operand", "pv_rows", "output_rows"]
+        names += ["open_queue", "unit_at", "take_unit", "leave_queue", "store_rows", "store_row_lse", "inverse_of_rows", "p_operand", "no_output", "begin_pv", "go_on_with_pv", "end_pv", "rescaled", "output_rows"]
         names += ["transpose_tile"] if self.v_operand.TRANSPOSED else ["clear_rows"]
         names += ["row_factor", "value_factor"] if self.scale.ROW_FACTORS else ["whole_factor"]
         names += ["read_key_scales"] if self.scale.KEY_SCALES else []
@@ -220,7 +220,7 @@ class PrefillMainloop(Mainloop):
             MBarriers("work_empty", RECORDS, self.consumers, 0, True, both, ("produce",)),
         ]
         if self.v_operand.TRANSPOSED:
-            buffers.append(SharedBuffer("vt_ring", (stages, d, TILE), t, "value tiles, transposed"))
+            buffers.append(SharedBuffer("vt_ring", (2 * stages, d // 2, TILE), t, "value tiles, transposed, even and odd head elements apart"))
             barriers += [MBarriers("vt_full", stages, 1, 0, False, ("produce",), both), MBarriers("vt_empty", stages, self.consumers, 0, True, both, ("produce",))]
         if self.scale.ROW_FACTORS:
             buffers.append(SharedBuffer("factors", (RECORDS * self.consumers, M), DType.F32, "factors of the units' rows"))
@@ -388,24 +388,25 @@ def step(
     l, masked: constexpr,
 ):
     """QK of tile i and PV of tile i - 1 in flight together; the softmax of tile i under PV."""
-    operand = p_operand(p, o)
+    operand = p_operand(p, o[0])
     wait_slot(k_full, i)
     s = qk_rows(q, k_ring.slot(slot_of(i)))
     wait_slot(v_full, i - 1)
-    o = pv_rows(operand, v_tiles.slot(slot_of(i - 1)), o)
+    product = begin_pv(operand, v_tiles, slot_of(i - 1), o)
     s = wgmma_wait(1, s)
     s = raw_scores(k_scales, k_empty, scales_full, i, s)
     s = logits(args, s, factor, tile, first_row, q_head, kv_len, masked)
     larger = larger_maximum(s, m)
+    o, product = go_on_with_pv(operand, v_tiles, slot_of(i - 1), o, product)
     if TURNS:
         larger = named_wait_for(turn[w], larger)
     p, alpha = weights(s, m, larger, unit, masked)
     l = pin(add_weights(l, alpha, p))
     if TURNS:
         named_arrive(turn[1 - w])
-    o = wgmma_wait(0, o)
+    o = end_pv(o, product)
     release(v_empty, i - 1)
-    return o * like_rows(alpha, o)[:, None], p, larger, l
+    return rescaled(o, alpha), p, larger, l
 
 
 @jit
@@ -427,7 +428,7 @@ def attend(
         kv_len = word_of(work, item, 5)
         count = word_of(work, item, 6)
         first_row = kv_len - q_len + row0
-        o = mma_zeros(64, HEAD_DIM, DTYPE)
+        o = no_output()
         s = mma_zeros(64, TILE, DTYPE)
         l = thread_sums(s)
         m = full_rows(s, float("-inf"))
@@ -478,7 +479,9 @@ def attend(
             give_queries_back(q_empty, w, False)
             end = done + count - 1
             wait_slot(v_full, end)
-            o = wgmma_wait(0, pv_rows(p_operand(p, o), v_tiles.slot(slot_of(end)), o))
+            operand = p_operand(p, o[0])
+            o, product = go_on_with_pv(operand, v_tiles, slot_of(end), o, begin_pv(operand, v_tiles, slot_of(end), o))
+            o = end_pv(o, product)
             release(v_empty, end)
             done += count
         total = like_rows(row_sums(l), s)
@@ -525,7 +528,7 @@ def prefill(args):
     v_full = alloc_barriers(STAGES, COPIES, expect_bytes=BOX_BYTES, more=True)
     if TRANSPOSED:
         v_empty = alloc_barriers(STAGES, init=READY, more=True)
-        vt_ring = alloc([STAGES, HEAD_DIM, TILE], DTYPE)
+        vt_ring = alloc([STAGES * 2, HEAD_DIM // 2, TILE], DTYPE)
         vt_full = alloc_barriers(STAGES, more=True)
         vt_empty = alloc_barriers(STAGES, CONSUMERS, init=READY, more=True)
         v_tiles = vt_ring

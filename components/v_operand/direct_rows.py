@@ -5,10 +5,24 @@ from __future__ import annotations
 import torch
 from attrs import frozen
 
-from tle_attn.dialect import fence_async, jit, named_wait, register_operand, rows, smem_load, smem_store, static_range, wgmma, where
+from tle_attn.dialect import (
+    fence_async,
+    jit,
+    like_rows,
+    mma_zeros,
+    named_wait,
+    register_operand,
+    rows,
+    smem_load,
+    smem_store,
+    static_range,
+    wgmma,
+    wgmma_wait,
+    where,
+)
 from tle_attn.errors import SpecError
 from tle_attn.spec import Block, Constant, Function, Port, Problem
-from tle_attn.spec.types import DType, Place
+from tle_attn.spec.types import DType
 
 M = 64
 TILE = 128
@@ -31,13 +45,11 @@ class DirectRows(Block):
 
     def provides(self, problem: Problem) -> tuple[Function, ...]:
         p = Port("p", DType.F32, ("query", "key"), (M, TILE), layout="mma")
-        v = Port("v_tile", problem.dtype, ("key", "dim"), (TILE, problem.head_dim), Place.SHARED, "swizzled", "dim")
-        o = Port("o", DType.F32, ("query", "dim"), (M, problem.head_dim), layout="mma")
-        return (Function("p_operand", (p,)), Function("pv_rows", (v, o), (o,)), Function("output_rows", (o,)), Function("clear_rows"))
+        return (Function("p_operand", (p,)), *(Function(name) for name in ("no_output", "begin_pv", "go_on_with_pv", "end_pv", "rescaled", "output_rows")), Function("clear_rows"))
 
     @staticmethod
     def reference(p: torch.Tensor, v_tile: torch.Tensor, o: torch.Tensor) -> torch.Tensor:
-        """Semantic definition of p_operand and pv_rows together, float64."""
+        """Semantic definition of p_operand and the product together, float64."""
         return o.double() + p.bfloat16().double() @ v_tile.double()
 
 
@@ -48,15 +60,39 @@ def p_operand(p, o):
 
 
 @jit
-def pv_rows(p, v_tile, o):
-    """Asynchronous o + P V."""
-    return wgmma(p, v_tile, o)
+def no_output():
+    """State of the output before the first product: the accumulator."""
+    return (mma_zeros(64, HEAD_DIM, DTYPE),)
+
+
+@jit
+def begin_pv(p, v_tiles, slot, o):
+    """Start o + P V for the V tile in ring slot `slot`."""
+    return wgmma(p, v_tiles.slot(slot), o[0])
+
+
+@jit
+def go_on_with_pv(p, v_tiles, slot, o, product):
+    """Once the scores are there: nothing to do."""
+    return o, product
+
+
+@jit
+def end_pv(o, product):
+    """The state with the product in it."""
+    return (wgmma_wait(0, product),)
+
+
+@jit
+def rescaled(o, alpha):
+    """The state in units of a new maximum."""
+    return (o[0] * like_rows(alpha, o[0])[:, None],)
 
 
 @jit
 def output_rows(o):
-    """The accumulator with head elements in order."""
-    return o
+    """The output [64, head_dim]."""
+    return o[0]
 
 
 @jit

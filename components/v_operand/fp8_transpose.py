@@ -1,8 +1,12 @@
 """FP8 V, transposed in shared memory by the producer warps: V^T [dim, keys] key-contiguous, as wgmma needs fp8.
 
-The producer reads 16-bit pairs of head elements by ldmatrix.trans, splits the pairs by byte permutes and stores the rows by stmatrix.  Rows come out as
-d' = (d & 1) * dim / 2 + (d >> 1); the epilogue puts them in order in registers.  Keys come out in the order t' of each 16 in which the accumulator fragment of S
-is the operand fragment of P, so P needs no exchange between lanes.
+The producer reads 16-bit pairs of head elements by ldmatrix.trans, splits the pairs by byte permutes and stores the rows by stmatrix: even and odd head
+elements as two tiles, which the epilogue interleaves in registers.  Keys come out in the order t' of each 16 in which the accumulator fragment of S is the
+operand fragment of P, so P needs no exchange between lanes.
+
+The tensor cores add fp8 products to an accumulator with about 13 bits: in one that has grown over a long context, small products are cut off, all of them
+downwards (8192 equal values lost 13 % on an H200).  So each tile's product starts from zero and is added in fp32, with the rescale in the same instruction.  Half of the head elements
+at a time, because registers for a second accumulator are not there.
 """
 
 from __future__ import annotations
@@ -10,10 +14,10 @@ from __future__ import annotations
 import torch
 from attrs import frozen
 
-from tle_attn.dialect import barrier_arrive, fence_async, jit, wgmma
+from tle_attn.dialect import barrier_arrive, fence_async, full_rows, jit, like_rows, mma_zeros, smem_store, wgmma, wgmma_wait
 from tle_attn.errors import SpecError
 from tle_attn.spec import Block, Constant, Function, Port, Problem
-from tle_attn.spec.types import DType, Place
+from tle_attn.spec.types import DType
 
 M = 64
 TILE = 128
@@ -43,29 +47,54 @@ class Fp8Transpose(Block):
 
     def provides(self, problem: Problem) -> tuple[Function, ...]:
         p = Port("p", DType.F32, ("query", "key"), (M, TILE), layout="mma")
-        v = Port("v_tile", problem.dtype, ("dim", "key"), (problem.head_dim, TILE), Place.SHARED, "swizzled", "key")
-        o = Port("o", DType.F32, ("query", "dim"), (M, problem.head_dim), layout="mma")
-        return (Function("p_operand", (p,)), Function("pv_rows", (v, o), (o,)), Function("output_rows", (o,)), Function("transpose_tile"))
+        return (Function("p_operand", (p,)), *(Function(name) for name in ("no_output", "begin_pv", "go_on_with_pv", "end_pv", "rescaled", "output_rows", "transpose_tile")))
 
     @staticmethod
     def reference(p: torch.Tensor, v_tile: torch.Tensor, o: torch.Tensor) -> torch.Tensor:
-        """Semantic definition of transpose_tile, p_operand, pv_rows and output_rows together, float64; v_tile: [keys, dim] as loaded."""
+        """Semantic definition of transpose_tile, p_operand, the products and output_rows together, float64; v_tile: [keys, dim] as loaded."""
         return o.double() + p.to(torch.float8_e4m3fn).double() @ v_tile.double()
 
 
 @jit
-def pv_rows(p, v_tile, o):
-    """Asynchronous o + P V; columns of o are d'."""
-    return wgmma(p, v_tile, o, trans_b=True)
+def no_output():
+    """State of the output before the first product: sums of even and of odd head elements, and what both are still to be multiplied by."""
+    even = mma_zeros(64, HEAD_DIM // 2, DTYPE)
+    return even, mma_zeros(64, HEAD_DIM // 2, DTYPE), full_rows(even, 1.0)
+
+
+@jit
+def begin_pv(p, v_tiles, slot, o):
+    """Start the product with the even head elements of the V tile in ring slot `slot`."""
+    return wgmma(p, v_tiles.slot(2 * slot), trans_b=True)
+
+
+@jit
+def go_on_with_pv(p, v_tiles, slot, o, product):
+    """Once the scores are there: add the even half, start the odd one."""
+    even = o[0] * o[2][:, None] + wgmma_wait(0, product)
+    return (even, o[1], o[2]), wgmma(p, v_tiles.slot(2 * slot + 1), trans_b=True)
+
+
+@jit
+def end_pv(o, product):
+    """The state with the product in it."""
+    return o[0], o[1] * o[2][:, None] + wgmma_wait(0, product), o[2]
+
+
+@jit
+def rescaled(o, alpha):
+    """The state in units of a new maximum: the multiplication is made with the next addition."""
+    return o[0], o[1], like_rows(alpha, o[0])
 
 
 @jit
 def transpose_tile(i, valid, v_ring, vt_ring, v_full, v_empty, vt_full, vt_empty):
     """Producer: V^T of tile i, keys from `valid` on zero: unused slots of a last page may hold NaN, and 0 * NaN is NaN."""
     wait_slot(v_full, i)
-    v = transposed(v_ring.slot(slot_of(i)), valid)
+    even, odd = transposed(v_ring.slot(slot_of(i)), valid)
     acquire(vt_empty, i)
-    smem_store(vt_ring.slot(slot_of(i)), v)
+    smem_store(vt_ring.slot(2 * slot_of(i)), even)
+    smem_store(vt_ring.slot(2 * slot_of(i) + 1), odd)
     # also ends the reads of V: an arrival alone does not wait for them
     fence_async()
     release(v_empty, i)

@@ -290,15 +290,39 @@ def p_operand(p, o):
 
 
 @jit
-def pv_rows(p, v_tile, o):
-    """Asynchronous o + P V."""
-    return wgmma(p, v_tile, o)
+def no_output():
+    """State of the output before the first product: the accumulator."""
+    return (mma_zeros(64, HEAD_DIM, DTYPE),)
+
+
+@jit
+def begin_pv(p, v_tiles, slot, o):
+    """Start o + P V for the V tile in ring slot `slot`."""
+    return wgmma(p, v_tiles.slot(slot), o[0])
+
+
+@jit
+def go_on_with_pv(o, product):
+    """Once the scores are there: nothing to do."""
+    return o, product
+
+
+@jit
+def end_pv(product):
+    """The state with the product in it."""
+    return (wgmma_wait(0, product),)
+
+
+@jit
+def rescaled(o, alpha):
+    """The state in units of a new maximum."""
+    return (o[0] * like_rows(alpha, o[0])[:, None],)
 
 
 @jit
 def output_rows(o):
-    """The accumulator with head elements in order."""
-    return o
+    """The output [64, head_dim]."""
+    return o[0]
 
 
 @jit
@@ -561,20 +585,21 @@ def step(
     q, k_ring, v_tiles, k_full, k_empty, v_full, v_empty, i, tile, first_row, unit, o, p, m, l, masked: constexpr,
 ):
     """QK of tile i and PV of tile i - 1 in flight together; the softmax of tile i under PV."""
-    operand = p_operand(p, o)
+    operand = p_operand(p, o[0])
     wait_slot(k_full, i)
     s = qk_rows(q, k_ring.slot(slot_of(i)))
     wait_slot(v_full, i - 1)
-    o = pv_rows(operand, v_tiles.slot(slot_of(i - 1)), o)
+    product = begin_pv(operand, v_tiles, slot_of(i - 1), o)
     s = wgmma_wait(1, s)
     s = raw_scores(k_empty, i, s)
     s = logits(s, tile, first_row, masked)
     larger = larger_maximum(s, m)
+    o, product = go_on_with_pv(o, product)
     p, alpha = weights(s, m, larger, unit, masked)
     l = pin(add_weights(l, alpha, p))
-    o = wgmma_wait(0, o)
+    o = end_pv(product)
     release(v_empty, i - 1)
-    return o * like_rows(alpha, o)[:, None], p, larger, l
+    return rescaled(o, alpha), p, larger, l
 
 
 @jit
@@ -594,7 +619,7 @@ def attend(
         kv_len = word_of(work, item, 5)
         count = word_of(work, item, 6)
         first_row = kv_len - q_len + row0
-        o = mma_zeros(64, HEAD_DIM, DTYPE)
+        o = no_output()
         s = mma_zeros(64, TILE, DTYPE)
         l = thread_sums(s)
         m = full_rows(s, float("-inf"))
@@ -634,7 +659,9 @@ def attend(
             give_queries_back(q_empty, w, False)
             end = done + count - 1
             wait_slot(v_full, end)
-            o = wgmma_wait(0, pv_rows(p_operand(p, o), v_tiles.slot(slot_of(end)), o))
+            operand = p_operand(p, o[0])
+            o, product = go_on_with_pv(o, begin_pv(operand, v_tiles, slot_of(end), o))
+            o = end_pv(product)
             release(v_empty, end)
             done += count
         total = like_rows(row_sums(l), s)
