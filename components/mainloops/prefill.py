@@ -220,7 +220,7 @@ class PrefillMainloop(Mainloop):
             MBarriers("work_empty", RECORDS, self.consumers, 0, True, both, ("produce",)),
         ]
         if self.v_operand.TRANSPOSED:
-            buffers.append(SharedBuffer("vt_ring", (2 * stages, d // 2, TILE), t, "value tiles, transposed, even and odd head elements apart"))
+            buffers.append(SharedBuffer("vt_ring", (stages, d, TILE), t, "value tiles, transposed"))
             barriers += [MBarriers("vt_full", stages, 1, 0, False, ("produce",), both), MBarriers("vt_empty", stages, self.consumers, 0, True, both, ("produce",))]
         if self.scale.ROW_FACTORS:
             buffers.append(SharedBuffer("factors", (RECORDS * self.consumers, M), DType.F32, "factors of the units' rows"))
@@ -528,10 +528,13 @@ def prefill(args):
     v_full = alloc_barriers(STAGES, COPIES, expect_bytes=BOX_BYTES, more=True)
     if TRANSPOSED:
         v_empty = alloc_barriers(STAGES, init=READY, more=True)
-        vt_ring = alloc([STAGES * 2, HEAD_DIM // 2, TILE], DTYPE)
+        vt_ring = alloc([STAGES, HEAD_DIM, TILE], DTYPE)
         vt_full = alloc_barriers(STAGES, more=True)
         vt_empty = alloc_barriers(STAGES, CONSUMERS, init=READY, more=True)
-        v_tiles = vt_ring
+        if FP32_SUMS:
+            v_tiles = alias(vt_ring, [STAGES * 2, HEAD_DIM // 2, TILE])
+        else:
+            v_tiles = vt_ring
         tiles_full = vt_full
         tiles_empty = vt_empty
     else:

@@ -41,7 +41,7 @@ class DirectRows(Block):
             raise SpecError("wgmma reads fp8 operands key-contiguous only", key="block", value=self.NAME, allowed="fp8_transpose", reason="V lies head-element-contiguous")
 
     def constants(self, problem: Problem) -> dict[str, Constant]:
-        return {"TRANSPOSED": Constant(False, "V tiles are transposed in shared memory")}
+        return {"TRANSPOSED": Constant(False, "V tiles are transposed in shared memory"), "FP32_SUMS": Constant(False, "products of key tiles are added in fp32")}
 
     def provides(self, problem: Problem) -> tuple[Function, ...]:
         p = Port("p", DType.F32, ("query", "key"), (M, TILE), layout="mma")

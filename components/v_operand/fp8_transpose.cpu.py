@@ -7,12 +7,11 @@ def _key_order(tile):
 
 
 def transposed(v_tile, valid):
-    """V^T of even and of odd head elements, columns t', keys from `valid` on zero."""
+    """V^T with rows d' and columns t', keys from `valid` on zero."""
     v = emu.ops.smem_load(v_tile)
     v = emu.ops.where((emu.ops.rows(v) < valid)[:, None], v.to(emu.F32), 0.0).to(v_tile.dtype)
     keys, dim = v.shape
-    even, odd = emu.ops.parted(v.reshape([keys, dim // 2, 2]))
-    return _key_order(emu.ops.trans(even)), _key_order(emu.ops.trans(odd))
+    return _key_order(emu.ops.trans(v).reshape([dim // 2, 2, keys]).permute((1, 0, 2)).reshape([dim, keys]))
 
 
 def p_operand(p, o):
@@ -20,13 +19,16 @@ def p_operand(p, o):
     return emu.ops.register_operand(_key_order(p.to(emu.FP8)), o)
 
 
-def output_rows(o):
-    """Even and odd head elements interleaved."""
-    rows, half = o[0].shape
-    return emu.ops.joined(o[0], o[1]).reshape([rows, 2 * half])
+def in_order(o):
+    """Columns d' in order."""
+    return o.reshape([64, 2, o.shape[1] // 2]).permute((0, 2, 1)).reshape([64, o.shape[1]])
+
+
+def interleaved(even, odd):
+    """Even and odd head elements in order."""
+    return emu.ops.joined(even, odd).reshape([even.shape[0], 2 * even.shape[1]])
 
 
 def raw_transposed(v_tile):
-    """What the TLE-Raw device function gives: even above odd head elements."""
-    even, odd = transposed(v_tile, v_tile.shape[0])
-    return emu.ops.joined(even, odd).permute((2, 0, 1)).reshape([v_tile.shape[1], v_tile.shape[0]])
+    """What the TLE-Raw device function gives."""
+    return transposed(v_tile, v_tile.shape[0])

@@ -25,7 +25,7 @@ def transposed(v_tile, valid):
     even, odd = gl.inline_asm_elementwise(
         "prmt.b32 $0, $2, $3, 0x6420; prmt.b32 $1, $2, $3, 0x7531;", "=&r,=r,r,r", [pairs], dtype=(gl.float8e4nv, gl.float8e4nv), is_pure=True, pack=4
     )
-    return _key_order(even), _key_order(odd)
+    return _key_order(gl.join(even, odd).permute((2, 0, 1)).reshape([dim, keys]))
 
 
 @gluon.jit
@@ -38,7 +38,12 @@ def p_operand(p, o):
 
 
 @gluon.jit
-def output_rows(o):
-    rows: constexpr = o[0].shape[0]
-    dim: constexpr = 2 * o[0].shape[1]
-    return gl.convert_layout(gl.join(o[0], o[1]).reshape([rows, dim]), _wide_rows_layout(dim), assert_trivial=True)
+def in_order(o):
+    dim: constexpr = o.shape[1]
+    return gl.convert_layout(o.reshape([64, 2, dim // 2]).permute((0, 2, 1)).reshape([64, dim]), _wide_rows_layout(dim), assert_trivial=True)
+
+
+@gluon.jit
+def interleaved(even, odd):
+    dim: constexpr = 2 * even.shape[1]
+    return gl.convert_layout(gl.join(even, odd).reshape([64, dim]), _wide_rows_layout(dim), assert_trivial=True)

@@ -1,22 +1,19 @@
 """FP8 V, transposed in shared memory by the producer warps: V^T [dim, keys] key-contiguous, as wgmma needs fp8.
 
-The producer reads 16-bit pairs of head elements by ldmatrix.trans, splits the pairs by byte permutes and stores the rows by stmatrix: even and odd head
-elements as two tiles, which the epilogue interleaves in registers.  Keys come out in the order t' of each 16 in which the accumulator fragment of S is the
-operand fragment of P, so P needs no exchange between lanes.
-
-The tensor cores add fp8 products to an accumulator with about 13 bits: in one that has grown over a long context, small products are cut off, all of them
-downwards (8192 equal values lost 13 % on an H200).  So each tile's product starts from zero and is added in fp32, with the rescale in the same instruction.  Half of the head elements
-at a time, because registers for a second accumulator are not there.
+The producer reads 16-bit pairs of head elements by ldmatrix.trans, splits the pairs by byte permutes and stores the rows by stmatrix: even above odd head
+elements, d' = (d & 1) * dim / 2 + (d >> 1); the epilogue puts them in order in registers.  Keys come out in the order t' of each 16 in which the accumulator
+fragment of S is the operand fragment of P, so P needs no exchange between lanes.
 """
 
 from __future__ import annotations
 
 import torch
-from attrs import frozen
+from attrs import field, frozen
 
 from tle_attn.dialect import barrier_arrive, fence_async, full_rows, jit, like_rows, mma_zeros, smem_store, wgmma, wgmma_wait
 from tle_attn.errors import SpecError
 from tle_attn.spec import Block, Constant, Function, Port, Problem
+from tle_attn.spec.problem import one_of
 from tle_attn.spec.types import DType
 
 M = 64
@@ -26,12 +23,21 @@ TILE = 128
 @frozen(kw_only=True)
 class Fp8Transpose(Block):
     """For fp8.  One copy of V^T for all consumers, written by the four producer warps: against a copy of each consumer, one written by consumer 0 for
-    both, and a warpgroup of its own, this was the fastest by 9 to 25 % on an H200 (docs/performance.md)."""
+    both, and a warpgroup of its own, this was the fastest by 9 to 25 % on an H200 (docs/performance.md).
+
+    Attributes:
+        sums: "tensor_cores", or "fp32".  The tensor cores add fp8 products to their accumulator with about 13 bits and cut off the rest: where V has a mean and the context is
+            long, small products vanish in a large sum (8192 equal values lost 13 % on an H200; values of zero mean lose nothing that shows beside the rounding of P).  "fp32": each
+            tile's product starts from zero and is added in fp32, with the rescale in the same instruction, half of the head elements at a time because a second accumulator
+            has no registers.  It compiles to 10 % more instructions a step; it has not been run on a GPU.
+    """
 
     KIND = "v_operand"
     NAME = "fp8_transpose"
     TRANSPOSED = True
     RAW = {"tle_attn_transpose_v_fp8": "raw_transposed"}
+
+    sums: str = field(default="tensor_cores", validator=one_of(("tensor_cores", "fp32"), "where the products of key tiles are added up"))
 
     def check(self, problem: Problem) -> None:
         if problem.dtype is not DType.FP8:
@@ -43,7 +49,10 @@ class Fp8Transpose(Block):
             )
 
     def constants(self, problem: Problem) -> dict[str, Constant]:
-        return {"TRANSPOSED": Constant(True, "V tiles are transposed in shared memory")}
+        return {
+            "TRANSPOSED": Constant(True, "V tiles are transposed in shared memory"),
+            "FP32_SUMS": Constant(self.sums == "fp32", "products of key tiles are added in fp32, even and odd head elements apart"),
+        }
 
     def provides(self, problem: Problem) -> tuple[Function, ...]:
         p = Port("p", DType.F32, ("query", "key"), (M, TILE), layout="mma")
@@ -57,44 +66,67 @@ class Fp8Transpose(Block):
 
 @jit
 def no_output():
-    """State of the output before the first product: sums of even and of odd head elements, and what both are still to be multiplied by."""
-    even = mma_zeros(64, HEAD_DIM // 2, DTYPE)
-    return even, mma_zeros(64, HEAD_DIM // 2, DTYPE), full_rows(even, 1.0)
+    """State of the output before the first product: the accumulator, or sums of even and of odd head elements and what both are still to be multiplied by."""
+    if FP32_SUMS:
+        even = mma_zeros(64, HEAD_DIM // 2, DTYPE)
+        return even, mma_zeros(64, HEAD_DIM // 2, DTYPE), full_rows(even, 1.0)
+    else:
+        return (mma_zeros(64, HEAD_DIM, DTYPE),)
 
 
 @jit
 def begin_pv(p, v_tiles, slot, o):
-    """Start the product with the even head elements of the V tile in ring slot `slot`."""
-    return wgmma(p, v_tiles.slot(2 * slot), trans_b=True)
+    """Start the product with the V tile in ring slot `slot`, or with its even head elements."""
+    if FP32_SUMS:
+        return wgmma(p, v_tiles.slot(2 * slot), trans_b=True)
+    else:
+        return wgmma(p, v_tiles.slot(slot), o[0], trans_b=True)
 
 
 @jit
 def go_on_with_pv(p, v_tiles, slot, o, product):
     """Once the scores are there: add the even half, start the odd one."""
-    even = o[0] * o[2][:, None] + wgmma_wait(0, product)
-    return (even, o[1], o[2]), wgmma(p, v_tiles.slot(2 * slot + 1), trans_b=True)
+    if FP32_SUMS:
+        even = o[0] * o[2][:, None] + wgmma_wait(0, product)
+        o = (even, o[1], o[2])
+        product = wgmma(p, v_tiles.slot(2 * slot + 1), trans_b=True)
+    return o, product
 
 
 @jit
 def end_pv(o, product):
     """The state with the product in it."""
-    return o[0], o[1] * o[2][:, None] + wgmma_wait(0, product), o[2]
+    if FP32_SUMS:
+        return o[0], o[1] * o[2][:, None] + wgmma_wait(0, product), o[2]
+    else:
+        return (wgmma_wait(0, product),)
 
 
 @jit
 def rescaled(o, alpha):
-    """The state in units of a new maximum: the multiplication is made with the next addition."""
-    return o[0], o[1], like_rows(alpha, o[0])
+    """The state in units of a new maximum; fp32 sums are multiplied with the next addition."""
+    if FP32_SUMS:
+        return o[0], o[1], like_rows(alpha, o[0])
+    else:
+        return (o[0] * like_rows(alpha, o[0])[:, None],)
+
+
+@jit
+def output_rows(o):
+    """The output [64, head_dim]."""
+    if FP32_SUMS:
+        return interleaved(o[0], o[1])
+    else:
+        return in_order(o[0])
 
 
 @jit
 def transpose_tile(i, valid, v_ring, vt_ring, v_full, v_empty, vt_full, vt_empty):
     """Producer: V^T of tile i, keys from `valid` on zero: unused slots of a last page may hold NaN, and 0 * NaN is NaN."""
     wait_slot(v_full, i)
-    even, odd = transposed(v_ring.slot(slot_of(i)), valid)
+    v = transposed(v_ring.slot(slot_of(i)), valid)
     acquire(vt_empty, i)
-    smem_store(vt_ring.slot(2 * slot_of(i)), even)
-    smem_store(vt_ring.slot(2 * slot_of(i) + 1), odd)
+    smem_store(vt_ring.slot(slot_of(i)), v)
     # also ends the reads of V: an arrival alone does not wait for them
     fence_async()
     release(v_empty, i)

@@ -19,7 +19,7 @@ def transposed(v_tile, valid):
     if valid < v_tile.shape[0]:
         key = _key_order(tl.arange(0, v_tile.shape[0])[None, :])
         v = tl.where(key < valid, v.to(tl.float32), 0.0).to(tl.float8e4nv)
-    return tl.split(tl.permute(tl.reshape(v, [2, v_tile.shape[1] // 2, v_tile.shape[0]]), [1, 2, 0]))
+    return v
 
 
 @triton.jit
@@ -28,5 +28,10 @@ def p_operand(p, o):
 
 
 @triton.jit
-def output_rows(o):
-    return tl.reshape(tl.join(o[0], o[1]), [o[0].shape[0], 2 * o[0].shape[1]])
+def in_order(o):
+    return tl.reshape(tl.permute(tl.reshape(o, [o.shape[0], 2, o.shape[1] // 2]), [0, 2, 1]), [o.shape[0], o.shape[1]])
+
+
+@triton.jit
+def interleaved(even, odd):
+    return tl.reshape(tl.join(even, odd), [even.shape[0], 2 * even.shape[1]])

@@ -251,7 +251,7 @@ def transposed(v_tile, valid):
     if valid < v_tile.shape[0]:
         key = _key_order(tl.arange(0, v_tile.shape[0])[None, :])
         v = tl.where(key < valid, v.to(tl.float32), 0.0).to(tl.float8e4nv)
-    return tl.split(tl.permute(tl.reshape(v, [2, v_tile.shape[1] // 2, v_tile.shape[0]]), [1, 2, 0]))
+    return v
 
 
 @triton.jit
@@ -260,8 +260,8 @@ def p_operand(p, o):
 
 
 @triton.jit
-def output_rows(o):
-    return tl.reshape(tl.join(o[0], o[1]), [o[0].shape[0], 2 * o[0].shape[1]])
+def in_order(o):
+    return tl.reshape(tl.permute(tl.reshape(o, [o.shape[0], 2, o.shape[1] // 2]), [0, 2, 1]), [o.shape[0], o.shape[1]])
 
 
 # ==== kernel text: the same for every target
@@ -287,7 +287,7 @@ PLAN_SEQUENCES = constexpr(128)  # sequences that the planner compares at a time
 PLAN_UNITS = constexpr(32)  # units that the planner places at a time
 OUT_DTYPE = constexpr(BF16)  # element type of the output
 CONSUMER_REGISTERS = constexpr(232)  # registers per thread of the second consumer
-PRODUCER_REGISTERS = constexpr(40)  # registers per thread of the producer
+PRODUCER_REGISTERS = constexpr(48)  # registers per thread of the producer
 PRODUCER_WARPS = constexpr(4)  # warps of the producer
 CONSUMERS = constexpr(2)  # consumer warpgroups, 64 query rows each
 UNIT_ROWS = constexpr(128)  # query rows of a unit
@@ -533,44 +533,47 @@ def row_sums(l):
 # ---- v_operand: v_operand/fp8_transpose
 @jit
 def no_output():
-    """State of the output before the first product: sums of even and of odd head elements, and what both are still to be multiplied by."""
-    even = mma_zeros(64, HEAD_DIM // 2, DTYPE)
-    return even, mma_zeros(64, HEAD_DIM // 2, DTYPE), full_rows(even, 1.0)
+    """State of the output before the first product: the accumulator, or sums of even and of odd head elements and what both are still to be multiplied by."""
+    return (mma_zeros(64, HEAD_DIM, DTYPE),)
 
 
 @jit
-def begin_pv(p, v_tiles, slot):
-    """Start the product with the even head elements of the V tile in ring slot `slot`."""
-    return wgmma(p, v_tiles.slot(2 * slot), trans_b=True)
+def begin_pv(p, v_tiles, slot, o):
+    """Start the product with the V tile in ring slot `slot`, or with its even head elements."""
+    return wgmma(p, v_tiles.slot(slot), o[0], trans_b=True)
 
 
 @jit
-def go_on_with_pv(p, v_tiles, slot, o, product):
+def go_on_with_pv(o, product):
     """Once the scores are there: add the even half, start the odd one."""
-    even = o[0] * o[2][:, None] + wgmma_wait(0, product)
-    return (even, o[1], o[2]), wgmma(p, v_tiles.slot(2 * slot + 1), trans_b=True)
+    return o, product
 
 
 @jit
-def end_pv(o, product):
+def end_pv(product):
     """The state with the product in it."""
-    return o[0], o[1] * o[2][:, None] + wgmma_wait(0, product), o[2]
+    return (wgmma_wait(0, product),)
 
 
 @jit
 def rescaled(o, alpha):
-    """The state in units of a new maximum: the multiplication is made with the next addition."""
-    return o[0], o[1], like_rows(alpha, o[0])
+    """The state in units of a new maximum; fp32 sums are multiplied with the next addition."""
+    return (o[0] * like_rows(alpha, o[0])[:, None],)
+
+
+@jit
+def output_rows(o):
+    """The output [64, head_dim]."""
+    return in_order(o[0])
 
 
 @jit
 def transpose_tile(i, valid, v_ring, vt_ring, v_full, v_empty, vt_full, vt_empty):
     """Producer: V^T of tile i, keys from `valid` on zero: unused slots of a last page may hold NaN, and 0 * NaN is NaN."""
     wait_slot(v_full, i)
-    even, odd = transposed(v_ring.slot(slot_of(i)), valid)
+    v = transposed(v_ring.slot(slot_of(i)), valid)
     acquire(vt_empty, i)
-    smem_store(vt_ring.slot(2 * slot_of(i)), even)
-    smem_store(vt_ring.slot(2 * slot_of(i) + 1), odd)
+    smem_store(vt_ring.slot(slot_of(i)), v)
     # also ends the reads of V: an arrival alone does not wait for them
     fence_async()
     release(v_empty, i)
@@ -869,17 +872,17 @@ def step(
     wait_slot(k_full, i)
     s = qk_rows(q, k_ring.slot(slot_of(i)))
     wait_slot(v_full, i - 1)
-    product = begin_pv(operand, v_tiles, slot_of(i - 1))
+    product = begin_pv(operand, v_tiles, slot_of(i - 1), o)
     s = wgmma_wait(1, s)
     s = raw_scores(k_scales, k_empty, scales_full, i, s)
     s = logits(s, tile, first_row, masked)
     larger = larger_maximum(s, m)
-    o, product = go_on_with_pv(operand, v_tiles, slot_of(i - 1), o, product)
+    o, product = go_on_with_pv(o, product)
     larger = named_wait_for(turn[w], larger)
     p, alpha = weights(s, m, larger, unit, masked)
     l = pin(add_weights(l, alpha, p))
     named_arrive(turn[1 - w])
-    o = end_pv(o, product)
+    o = end_pv(product)
     release(v_empty, i - 1)
     return rescaled(o, alpha), p, larger, l
 
@@ -945,8 +948,8 @@ def attend(
             end = done + count - 1
             wait_slot(v_full, end)
             operand = p_operand(p, o[0])
-            o, product = go_on_with_pv(operand, v_tiles, slot_of(end), o, begin_pv(operand, v_tiles, slot_of(end)))
-            o = end_pv(o, product)
+            o, product = go_on_with_pv(o, begin_pv(operand, v_tiles, slot_of(end), o))
+            o = end_pv(product)
             release(v_empty, end)
             done += count
         total = like_rows(row_sums(l), s)
@@ -992,7 +995,7 @@ def prefill(
     k_full = alloc_barriers(STAGES, COPIES, expect_bytes=BOX_BYTES, more=True)
     v_full = alloc_barriers(STAGES, COPIES, expect_bytes=BOX_BYTES, more=True)
     v_empty = alloc_barriers(STAGES, init=READY, more=True)
-    vt_ring = alloc([STAGES * 2, HEAD_DIM // 2, TILE], DTYPE)
+    vt_ring = alloc([STAGES, HEAD_DIM, TILE], DTYPE)
     vt_full = alloc_barriers(STAGES, more=True)
     vt_empty = alloc_barriers(STAGES, CONSUMERS, init=READY, more=True)
     v_tiles = vt_ring

@@ -270,10 +270,3 @@ def joined(a: Tile, b: Tile) -> Tile:
     """Two tiles along a new last axis: for semantic definitions of microkernels, not an operation of the dialect."""
     shape = (*a.shape, 2)
     return UniformTile(a.element, a.dtype, shape) if type(a) is UniformTile else Tile(np.stack([a.values, b.values], -1), a.dtype)
-
-
-def parted(tile: Tile) -> tuple[Tile, Tile]:
-    """The two tiles along a last axis of 2: for semantic definitions of microkernels, not an operation of the dialect."""
-    if type(tile) is UniformTile:
-        return UniformTile(tile.element, tile.dtype, tile.shape[:-1]), UniformTile(tile.element, tile.dtype, tile.shape[:-1])
-    return Tile(tile.values[..., 0], tile.dtype), Tile(tile.values[..., 1], tile.dtype)

@@ -169,11 +169,6 @@ def join(a, b):
     return ops.joined(a, b)
 
 
-def split(a):
-    require(a.shape[-1] == 2, f"split of a tile of shape {a.shape}: the last axis must have 2 elements")
-    return ops.parted(a)
-
-
 def where(condition, x, y):
     return ops.where(condition, x, y)
 
@@ -244,7 +239,7 @@ EXPORTS = {
     for name in (
         *("bfloat16", "float16", "float32", "float8e4nv", "int1", "int32", "int64", "uint8", "tensor", "dtype", "constexpr"),
         *("program_id", "num_programs", "static_range", "load", "store", "atomic_add", "arange", "full", "zeros", "cast"),
-        *("reshape", "permute", "trans", "join", "split", "where", "maximum", "minimum", "exp2", "log2", "fdiv", "cdiv", "cumsum"),
+        *("reshape", "permute", "trans", "join", "where", "maximum", "minimum", "exp2", "log2", "fdiv", "cdiv", "cumsum"),
         *("debug_barrier", "inline_asm_elementwise"),
     )
 } | {"tuple": tuple, "range": _range, "max": _max, "sum": _sum}
