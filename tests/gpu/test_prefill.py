@@ -9,6 +9,7 @@ from attrs import evolve
 from tests.cases.helpers import dominant_key
 from tests.gpu import prefill_kernels as kernels
 from tests.gpu.prefill_kernels import RAGGED, check, compare_out, run
+from tle_attn.spec import DType
 from tle_attn.testing import relative_rms
 from tle_attn.verify import tolerance
 
@@ -117,7 +118,10 @@ PAGED = [c for c in kernels.MAIN if "block_mask" not in c.kernel().arguments and
 
 
 @by_label(PAGED)
-def test_one_dominant_key_among_diffuse_ones(config):
+def test_one_dominant_key_among_diffuse_ones(config, request):
+    if config.kernel().problem.dtype is DType.FP8:
+        # a known limit, with an option that lifts it: docs/performance.md, "Accuracy of FP8 prefill"
+        request.applymarker(pytest.mark.xfail(strict=True, reason="fp8 products are added with 13 bits where v_operand.sums is tensor_cores"))
     problem = config.problem(((1, 8193),), poison=False, padding_rows=0, seed=15).to("cpu")
     problem = dominant_key(problem, 15).to("cuda")
     out, _ = run(config.plan(problem), problem, softmax_scale=1.0)
