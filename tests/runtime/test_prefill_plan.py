@@ -62,6 +62,14 @@ class TestPlan:
         assert met and most_units(1 + 129 + 1, 3, 128) == 4 and most_units(3, 64, 128) == 3
 
 
+class TestScale:
+    @pytest.mark.parametrize("scale", [0.0, -0.1])
+    def test_scales_that_turn_the_order_of_scores_are_refused(self, make, executor, problem, scale):
+        with pytest.raises(InputError, match="softmax_scale: .* is not above 0"):
+            make().run(**problem.inputs, softmax_scale=scale)
+        assert not executor.launches
+
+
 class TestLaunches:
     def test_planner_then_kernel(self, make, executor, problem):
         plan = make()

@@ -111,7 +111,7 @@ class PrefillPlan(Plan):
             kv_lens: int32 [batch], keys of each sequence, this step's included; a query before the first key gets a zero row.
             out: written in place if given, else allocated.  Rows behind the last sequence stay as they are.
             lse: likewise, float32 [rows, query heads]; only for kernels whose epilogue names a base.
-            softmax_scale: 1 / sqrt(head_dim) if not given.
+            softmax_scale: above 0; 1 / sqrt(head_dim) if not given.  Scales of fp8 tensors are above 0 too, or 0: the largest raw score has to be the largest logit.
             q_scale, k_scale, v_scale: float32 scales of fp8 tensors.  Q: [batch, query heads, queries of the longest sequence or more].
                 Scales per_tensor: K and V [1].  Scales per_token_head: K [pages, page / 32, kv heads, 32] or the same bytes as e4m3, V [kv heads].
             block_mask: uint8 [batch, query heads, query tiles, key tiles], 0 where a tile of 128 queries (counted within the sequence) x 128 keys is
@@ -139,9 +139,12 @@ class PrefillPlan(Plan):
             raise InputError(f"scheduled: {self.kernel.name} uses {self.kernel.mainloop.schedule.label()}, which plans nothing")
         if scheduled and self.planned and not self._own_units_filled and "units" not in (workspace or {}):
             raise InputError("scheduled: schedule() was never called on this plan, so there are no units to run")
+        scale_log2 = self._scale_log2(softmax_scale)
+        if scale_log2 <= 0.0:
+            raise InputError(f"softmax_scale: {softmax_scale} is not above 0, and prefill finds each row's maximum before it scales")
         values: dict[str, Any] = {
             "q_desc": q, "k_desc": k_cache, "v_desc": v_cache, "cu_seqlens_q": cu_seqlens_q, "kv_lens": kv_lens, "out": out,
-            "out_token_stride": out.stride(0), "out_head_stride": out.stride(1), "lse": lse, "scale_log2": self._scale_log2(softmax_scale), **scales,
+            "out_token_stride": out.stride(0), "out_head_stride": out.stride(1), "lse": lse, "scale_log2": scale_log2, **scales,
         }  # fmt: skip
         if block_ids is not None:
             values |= {"block_ids": block_ids, "block_ids_stride": block_ids.stride(0)}
