@@ -16,7 +16,7 @@ def test(args):
     s = mma_zeros(64, TILE, DTYPE)
     value = load(args.value + (rows(o) * HEAD_DIM)[:, None] + cols(o)[None, :])
     total = load(args.total + rows(s))
-    store_rows(args, output_rows(value), inverse_of_rows(total), args.q_start, args.row0, args.q_len, args.q_head)
+    store_rows(args, value, inverse_of_rows(total), args.q_start, args.row0, args.q_len, args.q_head)
     store_row_lse(args, load(args.top + rows(s)), total, load(args.factor + rows(s)), args.q_start, args.row0, args.q_len, args.q_head)
 """
 NUMBERS = ("q_start", "row0", "q_len", "q_head")

@@ -11,18 +11,23 @@ from tle_attn.testing.mini_kernel import mini_kernel, prefill_companions, run_ke
 PRODUCT = """
 @jit
 def test(args):
-    v_tile = alloc([TILE, HEAD_DIM], DTYPE)
+    v_tiles = alloc([2, TILE, HEAD_DIM], DTYPE)
     i, j = tile_index(TILE, HEAD_DIM, 8)
-    smem_store(v_tile, load(args.v + (i * HEAD_DIM)[:, None] + j[None, :]))
+    for n in range(2):
+        smem_store(v_tiles.slot(n), load(args.v + ((n * TILE + i) * HEAD_DIM)[:, None] + j[None, :]))
     fence_async()
     role_sync()
     s = mma_zeros(64, TILE, DTYPE)
-    o = mma_zeros(64, HEAD_DIM, DTYPE)
-    at = (rows(o) * HEAD_DIM)[:, None] + cols(o)[None, :]
-    o = load(args.o + at)
-    p = load(args.p + (rows(s) * TILE)[:, None] + cols(s)[None, :])
-    o = output_rows(wgmma_wait(0, pv_rows(p_operand(p, o), v_tile, o)))
-    store(args.o + (rows(o) * HEAD_DIM)[:, None] + cols(o)[None, :], o)
+    o = no_output()
+    for n in range(2):
+        p = load(args.p + ((n * 64 + rows(s)) * TILE)[:, None] + cols(s)[None, :])
+        operand = p_operand(p, o[0])
+        product = begin_pv(operand, v_tiles, n, o)
+        o, product = go_on_with_pv(operand, v_tiles, n, o, product)
+        o = end_pv(o, product)
+        o = rescaled(o, load(args.alpha + n * 64 + rows(s)))
+    out = output_rows(o)
+    store(args.o + (rows(out) * HEAD_DIM)[:, None] + cols(out)[None, :], out)
 """
 
 #: consumer 1, which clears nothing, reads what the ring holds behind the barrier
@@ -53,14 +58,17 @@ def test(args):
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])
-def test_product(target, device, head_dim):
+def test_products(target, device, head_dim):
+    """Of two tiles, with a new maximum after each."""
     problem = Problem(head_dim=head_dim)
-    v, p, o = torch.randn(128, head_dim).bfloat16(), torch.rand(64, 128), torch.randn(64, head_dim)
-    arguments = [Argument("v", "*bf16", ""), Argument("p", "*f32", ""), Argument("o", "*f32", "accumulator in and out")]
+    v, p, alpha = torch.randn(2, 128, head_dim).bfloat16(), torch.rand(2, 64, 128), torch.rand(2, 64)
+    arguments = [Argument("v", "*bf16", ""), *(Argument(name, "*f32", "") for name in ("p", "alpha", "o"))]
     kernel = mini_kernel(PRODUCT, DirectRows(), problem=problem, arguments=arguments, companions=prefill_companions(problem))
-    got = o.clone().to(device)
-    run_kernel(kernel, {"v": v.to(device), "p": p.to(device), "o": got}, target=target)
-    expected = DirectRows.reference(p, v, o)
+    got = torch.full((64, head_dim), float("nan"), device=device)
+    run_kernel(kernel, {"v": v.to(device), "p": p.to(device), "alpha": alpha.to(device), "o": got}, target=target)
+    expected = torch.zeros(64, head_dim)
+    for n in range(2):
+        expected = DirectRows.reference(p[n], v[n], expected) * alpha[n].double()[:, None]
     assert (got.cpu().double() - expected).norm() < 1e-5 * expected.norm()
 
 
