@@ -63,6 +63,10 @@ def test_stages_of_fp8(target, seed, stages, scale):
     check(kernel_of(Problem(dtype=DType.FP8, group=1), stages=stages, scale=scale, **FP8), target, seed)
 
 
+def test_sums_in_fp32(target, seed):
+    check(kernel_of(Problem(dtype=DType.FP8, group=1, head_dim=64), stages=3, scale=PerTensor(), **{**FP8, "v_operand": Fp8Transpose(sums="fp32")}), target, seed)
+
+
 @pytest.mark.parametrize("turns", [False, True])
 @pytest.mark.parametrize("registers", [False, True])
 @pytest.mark.parametrize("dtype", [DType.BF16, DType.FP8])

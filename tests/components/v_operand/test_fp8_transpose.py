@@ -14,38 +14,37 @@ TRANSPOSE = """
 @jit
 def test(args):
     v_tile = alloc([TILE, HEAD_DIM], FP8)
-    vt_tiles = alloc([2, HEAD_DIM // 2, TILE], FP8)
+    vt_tile = alloc([HEAD_DIM, TILE], FP8)
     i, j = tile_index(TILE, HEAD_DIM, 16)
     smem_store(v_tile, load(args.v + (i * HEAD_DIM)[:, None] + j[None, :]))
     role_sync()
-    even, odd = transposed(v_tile, args.valid)
-    smem_store(vt_tiles.slot(0), even)
-    smem_store(vt_tiles.slot(1), odd)
+    smem_store(vt_tile, transposed(v_tile, args.valid))
     role_sync()
-    for n in range(2):
-        v = smem_load(vt_tiles.slot(n))
-        store(args.vt + ((n * (HEAD_DIM // 2) + rows(v)) * TILE)[:, None] + cols(v)[None, :], v)
+    v = smem_load(vt_tile)
+    store(args.vt + (rows(v) * TILE)[:, None] + cols(v)[None, :], v)
 """
 PRODUCT = """
 @jit
 def test(args):
     v_tile = alloc([TILE, HEAD_DIM], FP8)
-    vt_tiles = alloc([4, HEAD_DIM // 2, TILE], FP8)
+    vt_ring = alloc([2, HEAD_DIM, TILE], FP8)
+    if FP32_SUMS:
+        v_tiles = alias(vt_ring, [4, HEAD_DIM // 2, TILE])
+    else:
+        v_tiles = vt_ring
     i, j = tile_index(TILE, HEAD_DIM, 16)
     s = mma_zeros(64, TILE, FP8)
     o = no_output()
     for n in range(2):
         smem_store(v_tile, load(args.v + ((n * TILE + i) * HEAD_DIM)[:, None] + j[None, :]))
         role_sync()
-        even, odd = transposed(v_tile, args.valid)
-        smem_store(vt_tiles.slot(2 * n), even)
-        smem_store(vt_tiles.slot(2 * n + 1), odd)
+        smem_store(vt_ring.slot(n), transposed(v_tile, args.valid))
         fence_async()
         role_sync()
         p = load(args.p + ((n * 64 + rows(s)) * TILE)[:, None] + cols(s)[None, :])
         operand = p_operand(p, o[0])
-        product = begin_pv(operand, vt_tiles, n, o)
-        o, product = go_on_with_pv(operand, vt_tiles, n, o, product)
+        product = begin_pv(operand, v_tiles, n, o)
+        o, product = go_on_with_pv(operand, v_tiles, n, o, product)
         o = end_pv(o, product)
         o = rescaled(o, load(args.alpha + n * 64 + rows(s)))
     out = output_rows(o)
@@ -53,13 +52,13 @@ def test(args):
 """
 
 
-def kernel_of(text: str, problem: Problem, **pointers: str) -> Kernel:
+def kernel_of(text: str, problem: Problem, sums: str = "tensor_cores", **pointers: str) -> Kernel:
     arguments = [Argument("valid", "i32", "keys that hold something"), *(Argument(name, kind, "") for name, kind in pointers.items())]
-    return mini_kernel(text, Fp8Transpose(), problem=problem, arguments=arguments, companions=prefill_companions(problem))
+    return mini_kernel(text, Fp8Transpose(sums=sums), problem=problem, arguments=arguments, companions=prefill_companions(problem))
 
 
 def places(dim: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Row of head element d and column t' of key t: the even elements' tile before the odd ones', and bits (b3 b2 b1 b0) of a key's number as (b2 b1 b3 b0)."""
+    """Row of head element d and column t' of key t: even elements above odd ones, and bits (b3 b2 b1 b0) of a key's number as (b2 b1 b3 b0)."""
     d, t = torch.arange(dim), torch.arange(128)
     return (d & 1) * dim // 2 + d // 2, t // 16 * 16 + 4 * (t >> 1 & 3) + 2 * (t >> 3 & 1) + (t & 1)
 
@@ -94,9 +93,10 @@ def test_keys_past_the_end_are_zero(target, device, dim, valid):
     check_bytes(v, min(valid, 128), target, device)
 
 
+@pytest.mark.parametrize("sums", ["tensor_cores", "fp32"])
 @pytest.mark.parametrize("dim", [64, 128])
 @pytest.mark.parametrize("valid", [128, 37])
-def test_products_in_the_order_of_the_output(target, device, dim, valid):
+def test_products_in_the_order_of_the_output(target, device, dim, valid, sums):
     """Of two tiles, with a new maximum between them (the last product's is 1, as in the mainloop): the orders of keys and head elements cancel; P is rounded to e4m3 and ends at 448."""
     problem = Problem(dtype=DType.FP8, head_dim=dim)
     v, p, alpha = torch.randn(2, 128, dim).to(E4M3), torch.rand(2, 64, 128) * 256, torch.stack([torch.rand(64), torch.ones(64)])
@@ -105,7 +105,7 @@ def test_products_in_the_order_of_the_output(target, device, dim, valid):
     o = torch.full((64, dim), float("nan"), device=device)
     poisoned = v.clone()
     poisoned[:, valid:] = float("nan")
-    kernel = kernel_of(PRODUCT, problem, v="*fp8", p="*f32", alpha="*f32", o="*f32")
+    kernel = kernel_of(PRODUCT, problem, sums, v="*fp8", p="*f32", alpha="*f32", o="*f32")
     run_kernel(kernel, {"v": poisoned.to(device), "p": p.to(device), "alpha": alpha.to(device), "o": o, "valid": valid}, target=target)
     expected = torch.zeros(64, dim)
     for n in range(2):
