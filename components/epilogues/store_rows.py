@@ -32,6 +32,8 @@ class StoreRows(Block):
 
     KIND = "epilogue"
     NAME = "store_rows"
+    #: 16 elements divide the strides of `out`
+    ALIGNED = True
 
     dtype: DType = field(default=DType.BF16, validator=one_of((DType.BF16, DType.F32), "output element types"))
     lse: str = lse_field()
