@@ -24,7 +24,7 @@ REPOSITORY = Path(tle_attn.__file__).parent.parent
 OTHER = {
     "evict_first": False, "stages": 2, "maximum": "exact", "p_exponent": 3, "min_tokens": 1024, "splits": 8, "poll_above": 3, "lse": "e", "ctas_per_sm": 1,
     "producer_registers": 40, "cap": 30.0, "window": 17, "dtype": DType.F32,
-    "base": "2", "unroll": 2, "count": 3, "empty_row": "nan", "registers": True,
+    "base": "2", "unroll": 2, "count": 3, "empty_row": "nan", "registers": True, "sums": "fp32",
     "bias": -3.0, "size": 2, "score.value": "s - rate * (query - key)", "score.numbers": {"rate": 0.25}, "mask.value": "query - key < sinks + window",
     "mask.numbers": {"sinks": 4, "window": 256},
 }  # fmt: skip
