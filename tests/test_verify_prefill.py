@@ -37,7 +37,7 @@ def test_problems_cover_the_edges():
 def test_a_kernel_that_computes_something_else_fails(wrong, monkeypatch):
     """The oracle is told of an option that the kernel has not."""
     kernel = tle_attn.load(BF16).kernel(group=1)
-    monkeypatch.setattr(verify, "oracle_options", lambda _: wrong)
+    monkeypatch.setattr(verify, "oracle_options", lambda *_: wrong)
     result = verify.verify_kernel(kernel, "cpu")
     assert not result.ok and result.error > result.tolerance and "sequence" in result.failure
 

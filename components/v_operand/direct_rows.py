@@ -55,7 +55,7 @@ class DirectRows(Block):
 
 @jit
 def p_operand(p, o):
-    """P as the register operand of pv_rows; o: the accumulator."""
+    """P as the register operand of the product; o: the accumulator."""
     return register_operand(p.to(DTYPE), o)
 
 

@@ -70,10 +70,10 @@ def test_30_lse_of_a_kernel_that_writes_none():
     with refused('lse: this kernel writes none; set epilogue.lse to "e" or "2" in the recipe', InputError):
         launch(plan_for(kernel, problem), problem, lse=torch.zeros(1, 8))
     for value in ("yes", "10", "ln"):
-        with refused(f"epilogue.lse: lse cannot be '{value}'") as caught:
+        with refused(f'epilogue.lse: lse cannot be "{value}"') as caught:
             tle_attn.load(DYNAMIC).set({"epilogue.lse": value}).kernel()
         assert "allowed  none, e, 2" in str(caught.value)
-    with refused("epilogue.lse: True is not a string"):
+    with refused("epilogue.lse: true is not a string"):
         tle_attn.load(DYNAMIC).set({"epilogue.lse": True}).kernel()
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from attrs import evolve
 
 from tests.checks.mutants import load_mutant, mutated
 from tle_attn.codegen import generate
@@ -26,6 +27,8 @@ FP8 = Kernel(
     problem=Problem(group=2, dtype=DType.FP8),
     mainloop=PrefillMainloop(ring=MbarrierRing(stages=2), scale=PerTokenHead(), v_operand=Fp8Transpose(), consumer_registers=224, producer_registers=64),
 )
+#: the same with the products of halves of the head elements, added in fp32
+FP32_SUMS = evolve(FP8, name="fp32 sums", mainloop=evolve(FP8.mainloop, v_operand=Fp8Transpose(sums="fp32")))
 
 #: name: (text, what it becomes, kinds of report); of the bf16 kernel
 SHARED = {
@@ -86,7 +89,14 @@ TRANSPOSED = {
     "a turn is given to oneself": ("named_arrive(turn[1 - w])", "named_arrive(turn[w])", {"Deadlock", "BarrierMisuse"}),
     "nobody waits for a turn": ("    larger = named_wait_for(turn[w], larger)\n", "", {"Deadlock", "BarrierMisuse"}),
 }  # fmt: skip
-MUTANTS = [(BF16, m) for m in (SHARED | DIRECT).items()] + [(FP8, m) for m in TRANSPOSED.items()]
+SUMS = {
+    "the product of the even elements is not waited for": ("even = o[0] * o[2][:, None] + wgmma_wait(0, product)", "even = o[0] * o[2][:, None] + product", {"UseBeforeWait", "UnsettledRead"}),
+    "the product of the odd elements is not waited for": (
+        "return o[0], o[1] * o[2][:, None] + wgmma_wait(0, product), o[2]", "return o[0], o[1] * o[2][:, None] + product, o[2]", {"UseBeforeWait", "UnsettledRead"},
+    ),
+    "V^T freed before its last product": ("    o = end_pv(o, product)\n    release(v_empty, i - 1)\n", "    release(v_empty, i - 1)\n    o = end_pv(o, product)\n", {"Race", "UnsettledRead"}),
+}  # fmt: skip
+MUTANTS = [(BF16, m) for m in (SHARED | DIRECT).items()] + [(FP8, m) for m in TRANSPOSED.items()] + [(FP32_SUMS, m) for m in SUMS.items()]
 
 
 class Runner:
@@ -114,7 +124,7 @@ class Runner:
 
 @pytest.fixture(scope="module")
 def texts() -> dict[str, str]:
-    return {kernel.name: generate(kernel, "cpu").text for kernel in (BF16, FP8)}
+    return {kernel.name: generate(kernel, "cpu").text for kernel in (BF16, FP8, FP32_SUMS)}
 
 
 @pytest.mark.parametrize("kernel,mutant", MUTANTS, ids=[f"{kernel.name}-{name}" for kernel, (name, _) in MUTANTS])
@@ -125,7 +135,7 @@ def test_mutant_is_reported_in_every_schedule(kernel, mutant, texts, tmp_path):
     assert verdicts <= kinds, verdicts
 
 
-@pytest.mark.parametrize("kernel", [BF16, FP8], ids=lambda k: k.name)
+@pytest.mark.parametrize("kernel", [BF16, FP8, FP32_SUMS], ids=lambda k: k.name)
 def test_the_text_as_it_is_is_accepted(kernel):
     runner = Runner(kernel)
     assert {runner.verdict(seed) for seed in range(10)} == {"accepted"}

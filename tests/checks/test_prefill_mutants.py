@@ -19,6 +19,7 @@ NAMES = "barrier_wait|barrier_arrive|release|acquire|wait_slot|wait_tile|named_w
 STATEMENT = re.compile(rf"^( +)(?:{NAMES})\(.*\)$", re.MULTILINE)
 #: what the emulation cannot miss, and why it is there
 SURVIVORS = {
+    "barrier_wait(work_full[0], 0)": "the first record is published before the roles start, and their start orders it already",
     "fence_async()": "makes the barriers' first state visible to TMA, which the emulation does not model apart from the barriers",
     "acquire(v_empty, done + i)": "where V is transposed the role that waits is the one that frees; its four warps, for which it is needed, are one thread to the emulation",
     "named_wait(turn[0])": "takes the last arrival of the turns, so that none is left over when the kernel ends",

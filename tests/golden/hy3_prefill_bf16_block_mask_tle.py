@@ -452,7 +452,7 @@ def row_sums(l):
 # ---- v_operand: v_operand/direct_rows
 @jit
 def p_operand(p, o):
-    """P as the register operand of pv_rows; o: the accumulator."""
+    """P as the register operand of the product; o: the accumulator."""
     return register_operand(p.to(DTYPE), o)
 
 

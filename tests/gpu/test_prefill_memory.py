@@ -108,6 +108,8 @@ class TestLaunches:
             starts = torch.tensor([0, *q_lens]).cumsum(0).int()
             problem.cu_seqlens_q.copy_(starts)
             problem.kv_lens.copy_(torch.tensor(q_lens, dtype=torch.int32))
+            if not plan.paged:  # K and V lie where the queries do, and the pages that the oracle reads there are tokens
+                problem.block_ids.copy_(problem.cu_seqlens_q[:-1, None] + torch.arange(problem.block_ids.shape[1], device="cuda"))
 
         set_lengths((64,) * 8)
         run(plan, problem, out)

@@ -119,7 +119,7 @@ class TestLaunches:
         """135 rows in 3 sequences are 4 tiles at most: 1 + 1 + 133 rows make 4, and none make more."""
         executor.ctas = ctas
         make().run(**problem.inputs)
-        assert executor.launches[-1][1] == (min(ctas, 8 * most_units(135, 3)),)
+        assert executor.launches[-1][1] == (min(ctas, 8 * most_units(135, 3, 128)),)
         assert grid <= executor.launches[-1][1][0]
 
     def test_nothing_to_do(self, make, executor, problem):
