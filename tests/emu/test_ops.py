@@ -34,4 +34,4 @@ def test_the_prelude_defines_all_names_of_the_dialect():
     assert all(getattr(cpu, name) is getattr(emu, name) for name in DTYPES)
     assert all(hasattr(cpu, name) for name in MARKERS)
     assert {op.name for op in OPS} <= set(emu.ops.__all__)
-    assert set(emu.ops.__all__) - {op.name for op in OPS} == {"PENDING", "READY", "any_greater", "device_range"}
+    assert set(emu.ops.__all__) - {op.name for op in OPS} == {"PENDING", "READY", "any_greater", "device_range", "joined"}

@@ -32,7 +32,7 @@ class Shared:
             scales["q_scale"] = p.q_scale[rows]
         return {
             "q": p.q[rows], "k_cache": p.k_cache, "v_cache": p.v_cache, "prefix_ids": p.block_ids[:n], "prefix_lens": p.kv_lens[:n],
-            "suffix_ids": p.block_ids[n:], "suffix_lens": p.kv_lens[n:].clone(), **scales,
+            "suffix_ids": p.block_ids[n:], "suffix_lens": p.kv_lens[n:], **scales,
         }  # fmt: skip
 
     def reference(self, lse_base: str = "e", **options):

@@ -68,7 +68,6 @@ CASES = {
     "block_ids stride": ("block_ids", lambda t: t.T.contiguous().T, InputError, "block_ids: stride 3 in the last dimension where 1 is wanted"),
     "kv_lens dtype": ("kv_lens", lambda t: t.long(), InputTypeError, "kv_lens: dtype int64 where int32 is wanted"),
     "kv_lens length": ("kv_lens", lambda t: t[:1], InputError, "kv_lens: shape (1,) where [batch] = (3) is wanted"),
-    "kv_lens address": ("kv_lens", lambda t: torch.cat((t[:1], t))[1:], InputError, "kv_lens: address"),
     "kv_lens stride": ("kv_lens", strided, InputError, "kv_lens: stride 2 where 1 is wanted"),
     # outputs
     "out is no tensor": ("out", lambda _: 3, InputTypeError, "out: a torch.Tensor is wanted, not int"),

@@ -178,7 +178,6 @@ REFUSED = {
     "no block ids": (BF16, "block_ids", lambda t: None, "block_ids: a torch.Tensor is wanted, not NoneType"),
     "starts length": (BF16, "cu_seqlens_q", lambda t: t[:-1], "cu_seqlens_q: shape (3,) where [batch + 1] = (4) is wanted"),
     "starts dtype": (BF16, "cu_seqlens_q", lambda t: t.long(), "cu_seqlens_q: dtype int64 where int32 is wanted"),
-    "starts address": (BF16, "cu_seqlens_q", lambda t: torch.cat((t[:1], t))[1:], "cu_seqlens_q: address"),
     "starts stride": (BF16, "cu_seqlens_q", lambda t: torch.stack([t, t], 1)[:, 0], "cu_seqlens_q: stride 2 where 1 is wanted"),
     "lengths": (BF16, "kv_lens", lambda t: t[:2], "kv_lens: shape (2,) where [batch] = (3) is wanted"),
     "scales of bf16": (BF16, "q_scale", lambda t: torch.ones(3, 8, 256), "q_scale: hy3/prefill_bf16 takes bf16 tensors, which have no scales"),

@@ -14,7 +14,7 @@ from typing import Any
 
 from attrs import frozen
 
-from ..errors import SpecError
+from ..errors import SpecError, TargetUnavailable
 from ..spec import Kernel
 
 #: what a pair changes against the plain recipe; lists of blocks of two features are joined
@@ -87,7 +87,10 @@ def outcome(kernel: Kernel, target: str = "cpu") -> Cell:
         case = prefill_problem_for(kernel, [(n, n) for n in LENGTHS])
     else:
         case = problem_for(kernel, LENGTHS)
-    _, failure = run_one(kernel, target, case, tolerance(kernel)[0], seed=0)
+    try:
+        _, failure = run_one(kernel, target, case, tolerance(kernel)[0], seed=0)
+    except TargetUnavailable as error:
+        return Cell("-", str(error))
     return Cell("ok") if failure is None else Cell("WRONG", failure)
 
 
@@ -122,7 +125,7 @@ def render(cells: dict[tuple[str, str], Cell], recipes: dict[str, tuple[str, dic
         lines.append(f"| {i + 1} {a} | " + " | ".join([*shown, *[""] * (len(names) - 1 - i)]) + " |")
     lines += ["", f"Column 1 is {names[0]}; the others are numbered as the rows are.", ""]
     lines += [f"{n}. {reason.replace('|', chr(92) + '|')}" for n, reason in enumerate(reasons, 1)]
-    lines += ["", "## Recipes", "", "| recipe | phase | cpu | tle-emulated |", "|---|---|---|---|"]
+    lines += ["", "## Recipes", "", "`-`: the target has no way to express it (docs/targets.md).", "", "| recipe | phase | cpu | tle-emulated |", "|---|---|---|---|"]
     lines += [f"| {name} | {phase} | {found['cpu'].text} | {found['tle-emulated'].text} |" for name, (phase, found) in recipes.items()]
     return "\n".join(lines) + "\n"
 

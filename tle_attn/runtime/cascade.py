@@ -134,8 +134,6 @@ class CascadePlan:
         for name, ids, lens, count in (("prefix", prefix_ids, prefix_lens, groups), ("suffix", suffix_ids, suffix_lens, batch)):
             inputs.want(ids, f"{name}_ids", DType.I32, (count, None), self.device, "groups, pages" if name == "prefix" else "batch, pages")
             inputs.want(lens, f"{name}_lens", DType.I32, (count,), self.device, "groups" if name == "prefix" else "batch")
-        if batch:
-            inputs.want_multiple("suffix_lens", "address", suffix_lens.data_ptr(), 16, "planners read lengths in vectors of 16 bytes; clone the slice")
         shape = (len(q), self.suffix.query_heads, self.kernel.problem.head_dim)
         out, lse = outputs(self.merge.kernel, self.device, out, lse, shape, "batch * query_tokens, query_heads, head_dim")
         own = {"q_scale": q_scale} if q_scale is not None else {}

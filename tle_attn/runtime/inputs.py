@@ -132,8 +132,6 @@ def check_lens(kv_lens: Any, batch: int, device: Any) -> None:
     want(kv_lens, "kv_lens", DType.I32, (batch,), device, "batch")
     if batch > 1 and kv_lens.stride(0) != 1:
         raise InputError(f"kv_lens: stride {kv_lens.stride(0)} where 1 is wanted")
-    if batch:
-        want_multiple("kv_lens", "address", kv_lens.data_ptr(), 16, "planners read lengths in vectors of 16 bytes; clone the slice")
 
 
 def check_argument(argument: Argument, value: Any, device: Any, sizes: Mapping[str, int]) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InputError
 from ..spec import DType, Problem
 from ..spec.tasks import QUERY_TILE
-from .inputs import check_kv_scales, check_lens, check_pages, check_presence, check_tma, want, want_multiple
+from .inputs import check_kv_scales, check_lens, check_pages, check_presence, check_tma, want
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +39,6 @@ def check_lengths(cu_seqlens_q: Any, kv_lens: Any, batch: int, device: Any) -> N
     want(cu_seqlens_q, "cu_seqlens_q", DType.I32, (batch + 1,), device, "batch + 1")
     if batch and cu_seqlens_q.stride(0) != 1:
         raise InputError(f"cu_seqlens_q: stride {cu_seqlens_q.stride(0)} where 1 is wanted")
-    want_multiple("cu_seqlens_q", "address", cu_seqlens_q.data_ptr(), 16, "planners read it in vectors of 16 bytes; clone the slice")
     check_lens(kv_lens, batch, device)
 
 
