@@ -22,6 +22,16 @@ TILE = 64
 P_MAX = {DType.BF16: 2.0**20, DType.FP8: 448.0}
 
 
+def step_functions(problem: Problem) -> tuple[Function, ...]:
+    """What a decode softmax gives its mainloop: the state before the first key tile, and one tile's step."""
+    n, d = problem.columns, problem.value_tile_dim
+    s, l = (Port(name, DType.F32, ("key", "query"), (TILE, n), layout="mma") for name in ("s", "l"))
+    m = Port("m", DType.F32, ("query",), (n,))
+    o = Port("o", DType.F32, ("dim", "query"), (d, n), layout="mma")
+    p_tile = Port("p_tile", problem.dtype, ("query", "key"), (n, TILE), Place.SHARED, "swizzled", "key")
+    return (Function("first_reference", (s,), (m,)), Function("softmax_step", (s, m, l, o), (m, l, o, p_tile)))
+
+
 @frozen(kw_only=True)
 class OnlineSoftmax(Block):
     """Running state: reference m [N] (base-2 logits), row sums l [keys, N] kept per key row.
@@ -71,12 +81,7 @@ class OnlineSoftmax(Block):
         }
 
     def provides(self, problem: Problem) -> tuple[Function, ...]:
-        n, d = problem.columns, problem.value_tile_dim
-        s, l = (Port(name, DType.F32, ("key", "query"), (TILE, n), layout="mma") for name in ("s", "l"))
-        m = Port("m", DType.F32, ("query",), (n,))
-        o = Port("o", DType.F32, ("dim", "query"), (d, n), layout="mma")
-        p_tile = Port("p_tile", problem.dtype, ("query", "key"), (n, TILE), Place.SHARED, "swizzled", "key")
-        return (Function("first_reference", (s,), (m,)), Function("softmax_step", (s, m, l, o), (m, l, o, p_tile)))
+        return step_functions(problem)
 
     def reference(self, s: torch.Tensor, m: torch.Tensor, l: torch.Tensor, o: torch.Tensor, problem: Problem) -> tuple[torch.Tensor, ...]:
         """Semantic definition of `softmax_step`, float64: the state after a tile, and P^T as published."""

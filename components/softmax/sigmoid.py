@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from attrs import field, frozen
 
+from tle_attn.components.softmax.online import step_functions
 from tle_attn.dialect import exp2, fdiv, full_cols, jit
 from tle_attn.errors import SpecError, written
-from tle_attn.spec import Block, Constant, Function, Port, Problem
-from tle_attn.spec.types import DType, Place
-
-TILE = 64
+from tle_attn.spec import Block, Constant, Function, Problem
+from tle_attn.spec.types import DType
 
 
 def finite(instance: Any, attribute: Any, value: Any) -> None:
@@ -55,12 +54,7 @@ class SigmoidWeights(Block):
         return {"sigmoid_bias": self.bias}
 
     def provides(self, problem: Problem) -> tuple[Function, ...]:
-        n, d = problem.columns, problem.value_tile_dim
-        s, l = (Port(name, DType.F32, ("key", "query"), (TILE, n), layout="mma") for name in ("s", "l"))
-        m = Port("m", DType.F32, ("query",), (n,))
-        o = Port("o", DType.F32, ("dim", "query"), (d, n), layout="mma")
-        p_tile = Port("p_tile", problem.dtype, ("query", "key"), (n, TILE), Place.SHARED, "swizzled", "key")
-        return (Function("first_reference", (s,), (m,)), Function("softmax_step", (s, m, l, o), (m, l, o, p_tile)))
+        return step_functions(problem)
 
     def reference(self, s: torch.Tensor, m: torch.Tensor, l: torch.Tensor, o: torch.Tensor, problem: Problem) -> tuple[torch.Tensor, ...]:
         """Semantic definition of `softmax_step`, float64: the state, unchanged, and P^T as published."""

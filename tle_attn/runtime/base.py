@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from attrs import define, field
 
 from ..codegen import Entry, entries_of
-from ..errors import InputError
+from ..errors import InputError, TleAttnError
 from ..spec import Argument, BoxDescriptor, DType, Kernel
 from . import inputs
 from .executors import make_executor
@@ -43,6 +43,8 @@ class Plan:
 
     #: tensors of the workspace that are zero before a launch; a launch that ends leaves them zero
     ZEROED: ClassVar[tuple[str, ...]] = ()
+    #: the tensor of the workspace that a planner fills
+    RECORDS: ClassVar[str]
 
     kernel: Kernel
     batch: int
@@ -56,6 +58,7 @@ class Plan:
     workspace: dict[str, torch.Tensor] = field(init=False, repr=False, factory=dict)
     entries: dict[str, Entry] = field(init=False, repr=False)
     arguments: dict[str, Argument] = field(init=False, repr=False)
+    _own_records_filled: bool = field(init=False, repr=False, default=False)
 
     def __attrs_post_init__(self) -> None:
         import torch
@@ -115,6 +118,22 @@ class Plan:
         if missing:
             raise InputError(f"workspace: {', '.join(missing)} missing; this plan owns no workspace")
         return held
+
+    @property
+    def planned(self) -> bool:
+        """Whether a launch of the planner comes before the kernel's."""
+        return self.kernel.mainloop.schedule.PLANNED
+
+    def _check_planner(self, what: str = "", error: type[TleAttnError] = TleAttnError) -> None:
+        """The schedule has a planner; `what` was asked for, which needs one."""
+        if not self.kernel.mainloop.schedule.PLANNED:
+            raise error(f"{what}{self.kernel.name} uses {self.kernel.mainloop.schedule.label()}, which plans nothing")
+
+    def _check_scheduled(self, workspace: Workspace | None) -> None:
+        """A run that is told that the planner ran already: there is one, and something has filled the records of this run."""
+        self._check_planner("scheduled: ", InputError)
+        if self.planned and not self._own_records_filled and self.RECORDS not in (workspace or {}):
+            raise InputError(f"scheduled: schedule() was never called on this plan, so there are no {self.RECORDS} to run")
 
     def _own(self) -> dict[str, Any]:
         """Numbers that the plan itself sets."""

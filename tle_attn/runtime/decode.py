@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
-from ..errors import InputError, InputTypeError, TleAttnError
+from ..errors import InputError, InputTypeError
 from ..spec import DType, Kernel
 from ..spec.tasks import IDLE, RECORD, SLOT_WORD
 from . import inputs
@@ -45,10 +45,10 @@ class DecodePlan(Plan):
     """
 
     ZEROED = ("counters",)
+    RECORDS = "tasks"
 
     slots: int = 0
     tasks: int = field(init=False)
-    _own_tasks_filled: bool = field(init=False, repr=False, default=False)
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
@@ -84,12 +84,11 @@ class DecodePlan(Plan):
         much is read matter here.
         """
         inputs.check_lens(kv_lens, self.batch, self.device)
-        if not self.kernel.mainloop.schedule.PLANNED:
-            raise TleAttnError(f"{self.kernel.name} uses {self.kernel.mainloop.schedule.label()}, which plans nothing")
+        self._check_planner()
         if self.batch:
             values = self._with_extra({"kv_lens": kv_lens, "new_tokens": self._new_tokens(new_kv_included)}, extra, "plan_tasks")
             self._launch("plan_tasks", (self.tasks,), values, self._tensors(("tasks",), workspace))
-        self._own_tasks_filled |= "tasks" not in (workspace or {})
+        self._own_records_filled |= "tasks" not in (workspace or {})
 
     def run(
         self,
@@ -150,10 +149,8 @@ class DecodePlan(Plan):
             inputs.check_lens(kv_lens, self.batch, self.device)
         out, lse = self._outputs(out, lse, rows, "batch * query_tokens")
         scale_log2 = self._scale_log2(softmax_scale)
-        if scheduled and not self.kernel.mainloop.schedule.PLANNED:
-            raise InputError(f"scheduled: {self.kernel.name} uses {self.kernel.mainloop.schedule.label()}, which plans nothing")
-        if scheduled and not self._own_tasks_filled and "tasks" not in (workspace or {}):
-            raise InputError("scheduled: schedule() was never called on this plan, so there are no tasks to run")
+        if scheduled:
+            self._check_scheduled(workspace)
         if debug:
             inputs.check_values(block_ids, kv_lens, self._new_tokens(new_kv_included), self.kernel, k_cache)
         scales = inputs.check_scales(
@@ -170,7 +167,7 @@ class DecodePlan(Plan):
         held = self._tensors(tuple(self.needs), workspace)
         if not self.batch:
             return out, lse
-        if self.kernel.mainloop.schedule.PLANNED:
+        if self.planned:
             if not scheduled:
                 self.schedule(kv_lens, new_kv_included=new_kv_included, workspace=workspace, **extra)
             grid: tuple[int, ...] = (self.tasks,)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
-from ..errors import InputError, TleAttnError
+from ..errors import InputError
 from ..spec import DType, Kernel
 from ..spec.tasks import RECORD, most_units, unit_capacity
 from . import inputs, prefill_inputs
@@ -38,11 +38,11 @@ class PrefillPlan(Plan):
     """
 
     ZEROED = ("queue",)
+    RECORDS = "units"
 
     max_query_rows: int
     max_units: int = field(init=False)
     ctas: int = field(init=False)
-    _own_units_filled: bool = field(init=False, repr=False, default=False)
 
     def _sizes(self) -> Needs:
         self.max_units = unit_capacity(self.max_query_rows, self.batch, self.kernel.mainloop.unit_rows)
@@ -62,8 +62,8 @@ class PrefillPlan(Plan):
 
     @property
     def planned(self) -> bool:
-        """Whether a launch of the planner comes before the kernel's."""
-        return self.kernel.mainloop.schedule.PLANNED and self.batch > 1
+        """A batch of one sequence needs no planner."""
+        return super().planned and self.batch > 1
 
     def schedule(self, cu_seqlens_q: torch.Tensor, kv_lens: torch.Tensor, *, workspace: Workspace | None = None) -> None:
         """Launch the planner for these lengths; one call serves all layers of a step.  Nothing is read on the host.
@@ -71,12 +71,11 @@ class PrefillPlan(Plan):
         A batch of one sequence is not planned: the call does nothing.  `workspace` with "units": the caller's records to fill, `needs["units"]` of them.
         """
         prefill_inputs.check_lengths(cu_seqlens_q, kv_lens, self.batch, self.device)
-        if not self.kernel.mainloop.schedule.PLANNED:
-            raise TleAttnError(f"{self.kernel.name} uses {self.kernel.mainloop.schedule.label()}, which plans nothing")
+        self._check_planner()
         if self.planned:
             values = {"cu_seqlens_q": cu_seqlens_q, "kv_lens": kv_lens}
             self._launch("plan_units", (self.batch,), values, self._tensors(("units",), workspace))
-        self._own_units_filled |= "units" not in (workspace or {})
+        self._own_records_filled |= "units" not in (workspace or {})
 
     def run(
         self,
@@ -135,10 +134,8 @@ class PrefillPlan(Plan):
         out, lse = self._outputs(out, lse, q.shape[0], "rows of q")
         given = {"q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale}
         scales = prefill_inputs.check_scales(self.kernel, self.batch, self.query_heads, self.kv_heads, k_cache.shape[0], self.device, given)
-        if scheduled and not self.kernel.mainloop.schedule.PLANNED:
-            raise InputError(f"scheduled: {self.kernel.name} uses {self.kernel.mainloop.schedule.label()}, which plans nothing")
-        if scheduled and self.planned and not self._own_units_filled and "units" not in (workspace or {}):
-            raise InputError("scheduled: schedule() was never called on this plan, so there are no units to run")
+        if scheduled:
+            self._check_scheduled(workspace)
         scale_log2 = self._scale_log2(softmax_scale)
         if scale_log2 <= 0.0:
             raise InputError(f"softmax_scale: {softmax_scale} is not above 0, and prefill finds each row's maximum before it scales")
