@@ -11,7 +11,6 @@ import argparse
 import itertools
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ import tle_attn
 from benchmarks import compare, floor, workloads
 from benchmarks.compiling import compile_all
 from benchmarks.records import Record, command_line
-from benchmarks.variants import Variant, parse_variant
+from benchmarks.variants import Variant, add_arguments, parse_arguments, parse_variant
 from benchmarks.watchdog import watch
 from tle_attn.build import has_hopper, versions
 from tle_attn.cli.options import read_setting
@@ -35,20 +34,13 @@ from tle_attn.verify import quant_type, tolerance
 def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.decode", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", default="hy3/decode_bf16", help="name of a library recipe, or a .toml file")
-    parser.add_argument("--variant", action="append", default=[], metavar="NAME:KEY=VALUE,...", help="measure this variant (key `recipe`: another recipe)")
-    parser.add_argument("--set", action="append", default=[], dest="options", metavar="KEY=VALUE", help="set an option in every variant (repeatable)")
     parser.add_argument("--cases", nargs="+", default=["all"], choices=["all", *WORKLOADS], metavar="CASE", help="all, or some of: " + ", ".join(WORKLOADS))
     parser.add_argument("--mtp", nargs="+", type=int, default=[1], help="query tokens per request")
     parser.add_argument("--layouts", nargs="+", default=["NHD"], choices=["NHD", "HND"])
     parser.add_argument("--page", type=int, default=workloads.PAGE)
-    parser.add_argument("--samples", type=int, default=40, help="replays of which the median counts, at least 30")
-    parser.add_argument("--baseline", type=Path, default=compare.BASELINE)
-    parser.add_argument("--out", type=Path, help="write the record here")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes that compile")
+    add_arguments(parser)
     parser.add_argument("--dry", action="store_true", help="do everything but what needs a GPU")
-    options = parser.parse_args(argv)
-    if options.samples < 30:
-        parser.error(f"--samples {options.samples}: the median of fewer than 30 replays is not what the baseline is")
+    options = parse_arguments(parser, argv)
     options.cases = list(WORKLOADS) if "all" in options.cases else options.cases
     try:
         shared = [read_setting(o) for o in options.options]

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,7 +27,7 @@ from benchmarks.compiling import compile_all
 from benchmarks.cudnn import cudnn_us
 from benchmarks.prefill_cases import GROUPS, Case, dense_case, select
 from benchmarks.records import Record, command_line
-from benchmarks.variants import Variant, parse_variant
+from benchmarks.variants import Variant, add_arguments, parse_arguments, parse_variant
 from benchmarks.watchdog import watch
 from benchmarks.workloads import PAGE
 from tle_attn.build import has_hopper, versions
@@ -53,19 +52,12 @@ def library_variants(shared: list[tuple[str, Any]]) -> list[Variant]:
 def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.prefill", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", default=None, help="recipe of variants that name none; without any variant, the only one measured (default: all of hy3/prefill_*)")
-    parser.add_argument("--variant", action="append", default=[], metavar="NAME:KEY=VALUE,...", help="measure this variant (key `recipe`: another recipe)")
-    parser.add_argument("--set", action="append", default=[], dest="options", metavar="KEY=VALUE", help="set an option in every variant (repeatable)")
     parser.add_argument("--groups", nargs="+", default=list(GROUPS), choices=GROUPS, metavar="GROUP", help="some of: " + ", ".join(GROUPS))
     parser.add_argument("--cases", nargs="+", default=[], metavar="TEXT", help="only cases whose label holds one of these, for example 512/32k masked '8k fp8'")
     parser.add_argument("--layouts", nargs="+", default=["NHD", "HND"], choices=["NHD", "HND"])
-    parser.add_argument("--samples", type=int, default=40, help="replays of which the median counts, at least 30")
-    parser.add_argument("--baseline", type=Path, default=compare.BASELINE)
-    parser.add_argument("--out", type=Path, help="write the record here")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes that compile")
+    add_arguments(parser)
     parser.add_argument("--dry", action="store_true", help="compile and list what would be measured")
-    options = parser.parse_args(argv)
-    if options.samples < 30:
-        parser.error(f"--samples {options.samples}: the median of fewer than 30 replays is not what the baseline is")
+    options = parse_arguments(parser, argv)
     try:
         shared = [read_setting(o) for o in options.options]
         options.variants = [parse_variant(v, options.recipe or "", shared) for v in options.variant]

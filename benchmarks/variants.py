@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from attrs import frozen
 
 import tle_attn
+from benchmarks.compare import BASELINE
 from tle_attn.cli.options import read_setting
 from tle_attn.spec import Kernel
 
@@ -33,3 +37,21 @@ def parse_variant(text: str, recipe: str, shared: Iterable[tuple[str, Any]] = ()
     merged = dict(shared) | dict(read_setting(part) for part in options.split(",") if part)
     recipe = merged.pop("recipe", recipe)
     return Variant(name, recipe, tuple(merged.items()))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of every benchmark that measures variants beside the baseline."""
+    parser.add_argument("--variant", action="append", default=[], metavar="NAME:KEY=VALUE,...", help="measure this variant (key `recipe`: another recipe)")
+    parser.add_argument("--set", action="append", default=[], dest="options", metavar="KEY=VALUE", help="set an option in every variant (repeatable)")
+    parser.add_argument("--samples", type=int, default=40, help="replays of which the median counts, at least 30")
+    parser.add_argument("--baseline", type=Path, default=BASELINE)
+    parser.add_argument("--out", type=Path, help="write the record here")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes that compile")
+
+
+def parse_arguments(parser: argparse.ArgumentParser, argv: list[str] | None) -> argparse.Namespace:
+    """Parse them; an error ends the process, as argparse does."""
+    options = parser.parse_args(argv)
+    if options.samples < 30:
+        parser.error(f"--samples {options.samples}: the median of fewer than 30 replays is not what the baseline is")
+    return options
