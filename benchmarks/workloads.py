@@ -28,6 +28,7 @@ def decode_problem(
     layout: str,
     heads: tuple[int, int] = HEADS,
     head_dim: int = HEAD_DIM,
+    value_dim: int | None = None,
     page: int = PAGE,
     quant: int | None = None,
     device: torch.device | str = "cuda",
@@ -48,7 +49,7 @@ def decode_problem(
     def noise(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.bfloat16, device=device)
 
-    q, k, v = noise(len(lengths) * query_tokens, heads[0], head_dim), noise(pages, page, heads[1], head_dim), noise(pages, page, heads[1], head_dim)
+    q, k, v = noise(len(lengths) * query_tokens, heads[0], head_dim), noise(pages, page, heads[1], head_dim), noise(pages, page, heads[1], value_dim or head_dim)
     scales: dict[str, torch.Tensor | None] = {"q_scale": None, "k_scale": None, "v_scale": None}
     extra = None
     if quant is not None:
