@@ -186,6 +186,7 @@ class DecodeMainloop(Mainloop):
             Function("clear_v", (v,)),
             Function("take_v", (v,)),
             Function("pv_product"),
+            Function("add_product"),
             Function("task"),
             Function("finish"),
         )
@@ -331,12 +332,13 @@ def attend(
             wait_tile(v_full, i)
             v = take_v(v_ring.slot(slot_of(i)))
             m, l, o = softmax_step(s, m, l, o, p_tile)
-            o = pv_product(v, p_tile, o)
+            product = pv_product(v, p_tile, o)
             wait_tile(k_full, i + 1)
             s = qk_product(k_ring.slot(slot_of(i + 1)), q_smem)
             if KEY_SCALES:
                 key_scales = take_key_scales(k_scales, scales_full, i + 1, l)
-            o, s = wgmma_wait(0, (o, s))
+            product, s = wgmma_wait(0, (product, s))
+            o = add_product(o, product)
             release(v_empty, i)
             release(k_empty, i + 1)
             if KEY_SCALES:
@@ -350,7 +352,7 @@ def attend(
             clear_v(v_tile, kv_len - tile_token(args, (first + last) * TILE, seq, head))
         v = take_v(v_tile)
         m, l, o = softmax_step(s, m, l, o, p_tile)
-        o = wgmma_wait(0, pv_product(v, p_tile, o))
+        o = add_product(o, wgmma_wait(0, pv_product(v, p_tile, o)))
         release(v_empty, last)
     finish(args, o, m, l, seq, head, slot, first_slot, splits, flags, states, sums, landed)
 

@@ -36,7 +36,7 @@ class DirectV(Block):
         o = Port("o", DType.F32, ("dim", "query"), (d, n), layout="mma")
         return (
             Function("publish_p", (p,), (over, p_tile)), Function("clear_v", (v,), (v,)), Function("take_v", (v,)), Function("pv_product", (v, p_tile, o), (o,)),
-            Function("head_dim_of"),
+            Function("add_product", (o, o), (o,)), Function("head_dim_of"),
         )  # fmt: skip
 
     @staticmethod
@@ -63,6 +63,12 @@ def take_v(v_tile):
 def pv_product(v_tile, p_tile, o):
     """Asynchronous o + V^T P^T."""
     return wgmma(v_tile, p_tile, o, trans_a=True, trans_b=True)
+
+
+@jit
+def add_product(o, product):
+    """The output after a tile: the product was added to it by the tensor cores."""
+    return product
 
 
 @jit
