@@ -49,7 +49,7 @@ def plain_of(recipe: str, variant: Kernel) -> Plain:
 def decode_problem(kernel: Kernel) -> tuple[DecodeProblem, dict[str, torch.Tensor]]:
     """A problem of which the kernel reads BATCH * TOKENS * 256 elements for each key/value head, and its further arguments."""
     p = kernel.problem
-    tokens = TOKENS * 2 * workloads.HEAD_DIM // (p.head_dim + p.value_dim)
+    tokens = TOKENS * 2 * workloads.HEAD_DIM // (p.head_dim + p.v_dim)
     seen, selected = oracle_options(kernel).get("window"), "selected_tiles" in kernel.arguments
     if seen:
         assert seen == TOKENS, "the window of the library's recipe is as long as a plain sequence"

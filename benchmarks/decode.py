@@ -2,7 +2,7 @@
 
 Every case is checked against the float64 oracle first, its output poisoned.  Times are of one call in a CUDA graph (tle_attn/report/timing.py):
 `us` and `us_cold` of the attention kernel alone with a task map made before (as the baseline's), `us_plan` of the planner, `us_with_plan` of
-both.  Every time has the launch of a graph inside.  Exit status: 0, or 1 if a case was wrong or failed, 3 after a hang, 4 after a CUDA error.
+both.  Every time has the launch of a graph inside, but for `us_b2b`: one of 20 calls in a graph.  Exit status: 0, or 1 if a case was wrong or failed, 3 after a hang, 4 after a CUDA error.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Bench:
         return list(dict.fromkeys(quant_type(k) for k in self.kernels.values()))
 
     def row(self, variant: Variant, case: str, mtp: int, layout: str) -> dict[str, Any]:
-        times = dict.fromkeys(("us", "us_cold", "floor_us", "floor_us_cold", "us_plan", "us_with_plan", "rel_rms"))
+        times = dict.fromkeys(("us", "us_cold", "us_b2b", "floor_us", "floor_us_cold", "us_plan", "us_with_plan", "rel_rms"))
         heads = {"hq": workloads.HEADS[0], "hkv": workloads.HEADS[1]}
         kernel = self.kernels[variant.name, mtp]
         types = {"dtype": kernel.problem.dtype.value, "quant": quant_type(kernel)}
@@ -143,7 +143,7 @@ class Bench:
             raise AssertionError(f"relative RMS error {row['rel_rms']:.3g}, allowed {allowed:.3g}; {lost}")
         first = out.clone()
         graph = capture(attend)
-        times = {"us": self.timer.us(graph), "us_cold": self.timer.us_cold(graph)}
+        times = {"us": self.timer.us(graph), "us_cold": self.timer.us_cold(graph), "us_b2b": self.timer.us_back_to_back(attend)}
         if planned:
             times["us_plan"] = self.timer.us(capture(lambda: plan.schedule(problem.kv_lens)))
             times["us_with_plan"] = self.timer.us(capture(both))

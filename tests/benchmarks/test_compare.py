@@ -49,6 +49,14 @@ def test_summary():
     assert other.ratio == pytest.approx(20 / 3)
 
 
+def test_back_to_back():
+    """Of the cases that both sides timed so."""
+    rows = [row("a", 10.0, us_b2b=8.0), row("b", 10.0, us_b2b=5.0), row("c", 10.0)]
+    baseline = {compare.key_of(r): compare.Times(1.0, 1.0, us_b2b) for r, us_b2b in zip(rows, (16.0, None, 3.0), strict=True)}
+    (summary,) = compare.summarize(rows, baseline)
+    assert summary.ratio_b2b == pytest.approx(2.0) and "back to back 2.000" in str(summary)
+
+
 def test_without_a_baseline():
     (summary,) = compare.summarize([row("a", 10.0)], {})
     assert summary.compared == 0 and math.isnan(summary.ratio)

@@ -23,7 +23,7 @@ class FakeTimer:
         self.next += 1.0
         return self.next
 
-    us_cold = us
+    us_cold = us_back_to_back = us
 
     def null_graph_us(self) -> float:
         return 2.9
@@ -91,7 +91,7 @@ def test_rows(bench):
         (case, layout, mtp, kernel) for case in CASES for layout in ("NHD", "HND") for mtp in (1, 3) for kernel in ("a", "b")
     ]
     first = rows[0]
-    assert [first[k] for k in ("us", "us_cold", "us_plan", "us_with_plan")] == [11.0, 12.0, 13.0, 14.0]
+    assert [first[k] for k in ("us", "us_cold", "us_b2b", "us_plan", "us_with_plan")] == [11.0, 12.0, 13.0, 14.0, 15.0]
     assert (first["floor_us"], first["floor_us_cold"]) == (5.0, 8.0)
     assert 0 < first["rel_rms"] < 4e-3
     assert record["kernels"]["b"]["options"] == {"ring.stages": 2}
@@ -116,11 +116,11 @@ def test_a_wrong_result_is_not_timed(bench, capsys, spoil, message):
 
 
 def test_geometric_means_come_last(bench, capsys, monkeypatch):
-    times = {("bf16", None, case, 1, "NHD", 8, 1): compare.Times(us, 2 * us) for case, us in (("short", 44.0), ("other", 15.0))}
+    times = {("bf16", None, case, 1, "NHD", 8, 1): compare.Times(us, 2 * us) for case, us in (("short", 44.0), ("other", 16.0))}
     monkeypatch.setattr(compare, "read_baseline", lambda path: times)
     bench()
     last = capsys.readouterr().out.splitlines()[-1]
-    assert "baseline/us 2.000" in last and "(2 of 2 cases)" in last  # 44 / 11 and 15 / 15
+    assert "baseline/us 2.000" in last and "(2 of 2 cases)" in last  # 44 / 11 and 16 / 16
 
 
 def test_dry_run_needs_no_gpu(bench, monkeypatch):
