@@ -6,7 +6,8 @@ one over the suffixes; and the merge of both.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, field, frozen
@@ -77,6 +78,7 @@ class CascadePlan:
     merge: MergePlan
     layout: Layout
     _index: dict[str, torch.Tensor] = field(repr=False)
+    _side: Any = field(repr=False)  #: the stream of the prefix pass; None without a GPU
 
     @property
     def device(self) -> torch.device:
@@ -138,12 +140,38 @@ class CascadePlan:
         out, lse = outputs(self.merge.kernel, self.device, out, lse, shape, "batch * query_tokens, query_heads, head_dim")
         own = {"q_scale": q_scale} if q_scale is not None else {}
         own_prefix = {"q_scale": self._to_places(q_scale)} if q_scale is not None else {}
+        with self._beside() as done:
+            first, first_lse = self.prefix.run(
+                self._to_places(q), k_cache, v_cache, self._of_chunks(prefix_ids), self._of_chunks(prefix_lens), scheduled=scheduled, **own_prefix, **options
+            )
+            assert first_lse is not None  # the kernel names a base
+            first, first_lse = self._to_requests(first), self._to_requests(first_lse)
         last, last_lse = self.suffix.run(q, k_cache, v_cache, suffix_ids, suffix_lens, new_kv_included=new_kv_included, scheduled=scheduled, **own, **options)
-        first, first_lse = self.prefix.run(
-            self._to_places(q), k_cache, v_cache, self._of_chunks(prefix_ids), self._of_chunks(prefix_lens), scheduled=scheduled, **own_prefix, **options
-        )
-        assert first_lse is not None and last_lse is not None  # both kernels name a base
-        return self.merge.run([self._to_requests(first), last], [self._to_requests(first_lse), last_lse], out=out, lse=lse)
+        assert last_lse is not None
+        done(first, first_lse)
+        return self.merge.run([first, last], [first_lse, last_lse], out=out, lse=lse)
+
+    @contextmanager
+    def _beside(self) -> Iterator[Callable[..., None]]:
+        """On a GPU, launch what is inside on a stream beside the current one: the passes do not need each other, and a short one fills what a long one leaves.
+
+        Gives a function that makes the current stream wait for it; it is told the tensors that come from there.
+        """
+        import torch
+
+        if self.device.type != "cuda":
+            yield lambda *tensors: None
+            return
+        current, side = torch.cuda.current_stream(self.device), self._side
+
+        def done(*tensors: torch.Tensor) -> None:
+            current.wait_stream(side)
+            for tensor in tensors:
+                tensor.record_stream(current)
+
+        side.wait_stream(current)
+        with torch.cuda.stream(side):
+            yield done
 
     def _of_chunks(self, of_groups: torch.Tensor) -> torch.Tensor:
         """Rows of groups repeated for each of their chunks."""
@@ -183,6 +211,8 @@ def cascade(
         SpecError, InputError: what cannot be served, and why.
         TargetUnavailable: the target cannot run here.
     """
+    import torch
+
     from ..recipe import load
 
     if isinstance(groups, (str, bytes)) or not isinstance(groups, Sequence):
@@ -201,7 +231,8 @@ def cascade(
     prefix = plan_decode(prefix_kernel(kernel, layout.width), batch=len(layout.group_of), **common)
     merge = plan_merge(merge_kernel(kernel), device=suffix.device, target=target, seed=seed)
     index = _index(layout, len(groups), suffix.device)
-    return CascadePlan(kernel=kernel, groups=tuple(groups), prefix=prefix, suffix=suffix, merge=merge, layout=layout, index=index)
+    side = torch.cuda.Stream(suffix.device) if suffix.device.type == "cuda" else None
+    return CascadePlan(kernel=kernel, groups=tuple(groups), prefix=prefix, suffix=suffix, merge=merge, layout=layout, index=index, side=side)
 
 
 def _check(kernel: Kernel) -> None:
