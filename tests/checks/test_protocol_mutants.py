@@ -40,14 +40,15 @@ MUTANTS = {
     "copy into another slot": (RINGS, "copy(desc, boxes.slot(box)", "copy(desc, boxes.slot(box % (COLUMN_BLOCKS * TILE_PAGES))", {"Race", "Unwritten", "BarrierMisuse"}),
     "copy completes another barrier": (RINGS, "barrier=full[box])", "barrier=full[(box + 1) % (STAGES * COPIES)])", {"BarrierMisuse", "Race", "Deadlock", "Unwritten"}),
     "scores used before the wait": (RINGS, "s = wgmma_wait(0, qk_product(k_ring.slot(0), q_smem))", "s = qk_product(k_ring.slot(0), q_smem)", {"UseBeforeWait", "Race"}),
-    "product never waited for": (RINGS, "o = wgmma_wait(0, pv_product(v, p_tile, o))", "o = pv_product(v, p_tile, o)", {"UseBeforeWait"}),
-    "one group left running": (RINGS, "o, s = wgmma_wait(0, (o, s))", "o, s = wgmma_wait(1, (o, s))", {"UseBeforeWait", "Race"}),
+    "product never waited for": (RINGS, "wgmma_wait(0, pv_product(v, p_tile, o))", "pv_product(v, p_tile, o)", {"UseBeforeWait"}),
+    "one group left running": (RINGS, "product, s = wgmma_wait(0, (product, s))", "product, s = wgmma_wait(1, (product, s))", {"UseBeforeWait", "Race"}),
     "K slot released before the scores are done": (
         RINGS, "s = wgmma_wait(0, qk_product(k_ring.slot(0), q_smem))\n        release(k_empty, 0)",
         "s = qk_product(k_ring.slot(0), q_smem)\n        release(k_empty, 0)\n        s = wgmma_wait(0, s)", {"Race"},
     ),
     "V slot released before the product is done": (
-        RINGS, "o, s = wgmma_wait(0, (o, s))\n            release(v_empty, i)", "release(v_empty, i)\n            o, s = wgmma_wait(0, (o, s))", {"Race"},
+        RINGS, "product, s = wgmma_wait(0, (product, s))\n            o = add_product(product)\n            release(v_empty, i)",
+        "release(v_empty, i)\n            product, s = wgmma_wait(0, (product, s))\n            o = add_product(product)", {"Race"},
     ),
     "no fence after P": (RINGS, "    emu.ops.fence_async()\n", "", {"MissingProxyFence"}),
     "no fence after the queries": (RINGS, "smem_store(q_smem, tile)\n    fence_async()", "smem_store(q_smem, tile)", {"MissingProxyFence"}),

@@ -26,22 +26,24 @@ def test(args):
     t = mma_zeros(TILE, COLUMNS, DTYPE)
     v = take_v(v_tile)
     publish_p(p_tile, load(args.p + (rows(t) * COLUMNS)[:, None] + cols(t)[None, :]), 448.0)
-    o = wgmma_wait(0, pv_product(v, p_tile, mma_zeros(HEAD_DIM, COLUMNS, DTYPE)))
+    o = mma_zeros(HEAD_DIM, COLUMNS, DTYPE) + 1.0
+    o = add_product(o, wgmma_wait(0, pv_product(v, p_tile, o)))
     d = head_dim_of(rows(o))
     store(args.o + (d * COLUMNS)[:, None] + cols(o)[None, :], o)
 """
 
 
+@pytest.mark.parametrize("sums", ["fp32", "tensor_cores"])
 @pytest.mark.parametrize("tokens", [1, 2, 3])
-def test_product_in_the_order_of_the_output(target, device, tokens):
-    """take_v, publish_p, pv_product and head_dim_of together are O^T = V^T P^T."""
+def test_product_in_the_order_of_the_output(target, device, tokens, sums):
+    """take_v, publish_p, pv_product, add_product and head_dim_of together are O^T + V^T P^T."""
     problem = Problem(dtype=DType.FP8, query_tokens=tokens)
     n = problem.columns
     v, p = torch.randn(64, 128).to(torch.float8_e4m3fn), torch.rand(64, n) * 16
     o = torch.full((128, n), float("nan"), device=device)
-    kernel = mini_kernel(PRODUCT, Fp8RegisterV(), problem=problem, arguments=[Argument("v", "*fp8", ""), Argument("p", "*f32", ""), Argument("o", "*f32", "")])
+    kernel = mini_kernel(PRODUCT, Fp8RegisterV(sums=sums), problem=problem, arguments=[Argument("v", "*fp8", ""), Argument("p", "*f32", ""), Argument("o", "*f32", "")])
     run_kernel(kernel, {"v": v.to(device), "p": p.to(device), "o": o}, target=target)
-    expected = v.double().T @ p.to(torch.float8_e4m3fn).double()
+    expected = 1 + v.double().T @ p.to(torch.float8_e4m3fn).double()
     assert (o.cpu().double() - expected).norm() / expected.norm() < 1e-5
 
 
