@@ -34,6 +34,27 @@ def run(plan: Plan, problem: DecodeProblem, out: torch.Tensor | None = None, **o
     return plan.run(out=out, lse=lse, **given)
 
 
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """Its bit patterns, so that equal NaN are equal."""
+    return tensor.view({4: torch.int32, 2: torch.int16}[tensor.element_size()])
+
+
+def check_replays(plan: Plan, problem: Any, replays: int = 1000) -> None:
+    """AssertionError unless so many replays of a captured launch, planners included, give the bits of the first, each into a poisoned output."""
+    out, _ = run(plan, problem)
+    first = bits(out).clone()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out.fill_(torch.nan)
+        run(plan, problem, out)
+    differing = torch.zeros((), dtype=torch.int64, device=out.device)
+    for _ in range(replays):
+        graph.replay()
+        differing += (bits(out) != first).any()
+    assert not differing, f"{int(differing)} of {replays} replays differ from the first launch"
+
+
 def reference(plan: Plan, problem: DecodeProblem, **options: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
     """What the plan's kernel should compute, P not rounded."""
     base = plan.kernel.mainloop.epilogue.lse

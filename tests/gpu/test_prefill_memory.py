@@ -7,16 +7,13 @@ from attrs import evolve
 from benchmarks.prefill_cases import Case
 from benchmarks.prefill_problems import make_problem, sampled_error
 from tests.gpu import prefill_kernels as kernels
+from tests.gpu.helpers import bits, check_replays
 from tests.gpu.prefill_kernels import alone, check, compare_out, run
 from tle_attn.errors import InputError
 from tle_attn.verify import tolerance
 
 PAIRS = ((1, 1), (13, 13), (5, 63), (65, 65), (127, 127), (3, 129), (700, 1000))
 by_label = pytest.mark.parametrize("config", kernels.MAIN, ids=lambda c: c.label)
-
-
-def bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.view(torch.int16)
 
 
 @by_label
@@ -141,11 +138,7 @@ class TestLaunches:
     def test_runs_are_equal_in_every_bit(self, config):
         """Whichever CTA takes which unit."""
         problem = config.problem(((3000, 3000), (0, 0), (5, 5), (900, 900)), seed=32)
-        plan = config.plan(problem)
-        first, _ = run(plan, problem)
-        for number in range(19):
-            again, _ = run(plan, problem)
-            assert torch.equal(bits(again), bits(first)), f"run {number + 2} differs"
+        check_replays(config.plan(problem), problem)
 
     @pytest.mark.parametrize("config", [c for c in kernels.MAIN if "block_ids" in c.kernel().arguments], ids=lambda c: c.label)
     def test_a_row_does_not_depend_on_its_batch(self, config):
