@@ -1,8 +1,8 @@
 """Task map on the GPU: equal single-segment tasks that are all resident at once, planned by a small kernel without a host read.
 
 Every CTA of the planner finds, by itself, the smallest chunk for which all sequences together give no more tasks than slots, and writes its own
-record.  More sequences than slots: the chunk is the average share of a slot, tasks may exceed the slots, and the records say that they are not
-all resident.  The map is rebuilt before each step (a captured graph stays right when lengths change) and shared by all layers of the step.
+record.  More sequences than slots, or much to read in half as many: the chunk is the average share of a slot or a part of it, tasks may exceed the slots, and the
+records say that they are not all resident.  The map is rebuilt before each step (a captured graph stays right when lengths change) and shared by all layers of the step.
 
 Record, 8 x int32: sequence, first key tile, tiles, kv length, partial slot (-1 unsplit, -2 idle), first slot of the sequence, parts, and the kv head
 times 4 plus flags (1: all tasks are resident at once; 2: K and V exceed the L2 cache, so they should leave it first).
@@ -16,7 +16,7 @@ from tle_attn.dialect import cdiv, cumsum, jit, load, maximum, minimum, program_
 from tle_attn.errors import SpecError
 from tle_attn.spec import Argument, Block, Constant, Function, Problem
 from tle_attn.spec.problem import at_least
-from tle_attn.spec.tasks import RECORD
+from tle_attn.spec.tasks import RECORD, WAVES
 
 TILE = 64
 
@@ -44,6 +44,7 @@ class TaskMap(Block):
     def constants(self, problem: Problem) -> dict[str, Constant]:
         return {
             "MIN_TILES": Constant(self.min_tokens // TILE, "key tiles of a task at least"),
+            "WAVES": Constant(WAVES, "tasks for each slot where there is much to read in many sequences"),
             "RECORD": Constant(RECORD, "int32 words of a task record"),
             "PLAN_BLOCK": Constant(256, "sequences that the planner looks at together"),
         }
@@ -123,13 +124,17 @@ def measure(args):
 def choose_chunk(args, slots, total, longest):
     """Smallest chunk, from the minimum up, that gives at most `slots` tasks; the average share where sequences alone exceed the slots.
 
+    Where sequences fill half of the slots, equal parts of each leave some slots with little: with enough to read there are WAVES tasks for each slot, so that
+    CTAs which end early take another.
+
     The minimum is MIN_TILES, and half of it where there are few tiles for each slot and the longest sequence is split anyway: then the serial steps
     of a task, not the bytes, take the time.
     """
     least = MIN_TILES // 2 if (longest > MIN_TILES) & (total <= 2 * slots) else MIN_TILES
-    low = maximum(cdiv(total, slots), least)
+    waves = WAVES if (2 * args.batch >= slots) & (total >= WAVES * 2 * MIN_TILES * slots) else 1
+    low = maximum(cdiv(total, waves * slots), least)
     high = low
-    if slots > args.batch:
+    if (slots > args.batch) & (waves == 1):
         # sum ceil(t / c) <= total / c + batch, so this chunk always fits
         high = maximum(minimum(longest, cdiv(total, slots - args.batch)), low)
         while low < high:

@@ -207,7 +207,7 @@ class TestErrors:
             self.refuses(lambda: hpc.assign_attention_decode_task(problem.kv_lens, task_map, 1, nq, True), f"mtp: {nq} where 1 to 5 are supported; in this function")
         self.refuses(lambda: hpc.assign_attention_decode_task(problem.kv_lens.long(), task_map, 1, 1, True), "num_seq_kvcache: dtype int64")
         self.refuses(lambda: hpc.assign_attention_decode_task(problem.kv_lens[None], task_map, 1, 1, True), "num_seq_kvcache: shape (1, 3)")
-        self.refuses(lambda: hpc.assign_attention_decode_task(problem.kv_lens.repeat(10), task_map, 1, 1, True), "task_map: 384 bytes where 1344 are wanted for a batch of 30")
+        self.refuses(lambda: hpc.assign_attention_decode_task(problem.kv_lens.repeat(10), task_map, 1, 1, True), "task_map: 384 bytes where 2496 are wanted for a batch of 30")
         self.refuses(lambda: hpc.assign_attention_decode_task(problem.kv_lens, task_map, 0, 1, True), "num_head_kv: 0 where an integer from 1 up is wanted")
 
     def test_workspace(self):

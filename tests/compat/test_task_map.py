@@ -31,8 +31,8 @@ class TestWorkspace:
     def test_is_int8_and_small(self):
         made = hpc.get_attention_decode_task_workspace(3, 1 << 20, 2, min_process_len=64)
         assert (made.dtype, made.dim(), made.is_contiguous()) == (torch.int8, 1, True)
-        assert made.numel() == 12 * 32, "12 emulated CTAs, 6 for each head, 32 bytes each"
-        assert hpc.get_attention_decode_task_workspace(20, 64, 2).numel() == 2 * (6 + 20) * 32
+        assert made.numel() == 2 * (4 * 6 + 3) * 32, "12 emulated CTAs, 6 for each head, 32 bytes each"
+        assert hpc.get_attention_decode_task_workspace(2, 64, 2).numel() == 12 * 32, "fewer sequences: each CTA has a task at most"
 
     def test_attention_before_an_assignment_does_nothing(self):
         problem = make_decode_problem([100, 5])

@@ -128,6 +128,7 @@ LOG2_E = constexpr(1.4426950408889634)  # base-2 units in a natural unit
 P_EXPONENT = constexpr(0.0)  # P, l and O carry 2**P_EXPONENT
 P_LIMIT = constexpr(1048576.0)  # P above this moves the reference maximum
 MIN_TILES = constexpr(8)  # key tiles of a task at least
+WAVES = constexpr(4)  # tasks for each slot where there is much to read in many sequences
 RECORD = constexpr(8)  # int32 words of a task record
 PLAN_BLOCK = constexpr(256)  # sequences that the planner looks at together
 POLL_ABOVE = constexpr(8)  # splits above which the CTAs of a sequence merge a slice each
@@ -368,13 +369,17 @@ def measure(kv_lens, new_tokens, batch):
 def choose_chunk(kv_lens, new_tokens, batch, slots, total, longest):
     """Smallest chunk, from the minimum up, that gives at most `slots` tasks; the average share where sequences alone exceed the slots.
 
+    Where sequences fill half of the slots, equal parts of each leave some slots with little: with enough to read there are WAVES tasks for each slot, so that
+    CTAs which end early take another.
+
     The minimum is MIN_TILES, and half of it where there are few tiles for each slot and the longest sequence is split anyway: then the serial steps
     of a task, not the bytes, take the time.
     """
     least = MIN_TILES // 2 if (longest > MIN_TILES) & (total <= 2 * slots) else MIN_TILES
-    low = maximum(cdiv(total, slots), least)
+    waves = WAVES if (2 * batch >= slots) & (total >= WAVES * 2 * MIN_TILES * slots) else 1
+    low = maximum(cdiv(total, waves * slots), least)
     high = low
-    if slots > batch:
+    if (slots > batch) & (waves == 1):
         # sum ceil(t / c) <= total / c + batch, so this chunk always fits
         high = maximum(minimum(longest, cdiv(total, slots - batch)), low)
         while low < high:

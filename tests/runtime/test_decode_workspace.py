@@ -54,7 +54,7 @@ class TestBarePlan:
 
     def test_fewer_slots(self, make_bare):
         assert make_bare().slots == 8
-        assert (make_bare(slots=5).slots, make_bare(slots=5).tasks) == (5, 5)
+        assert (make_bare(slots=7).slots, make_bare(slots=7).tasks) == (7, 7)
 
 
 class TestCallersTaskMap:
@@ -86,7 +86,7 @@ class TestCallersTaskMap:
         assert idle_tasks(2, "cpu").tolist() == [0, 0, 0, 0, -2, 0, 0, 0] * 2
 
 
-@pytest.mark.parametrize("slots,batch,kv_heads,count", [(8, 3, 1, 8), (8, 8, 1, 16), (8, 3, 2, 8), (8, 3, 16, 64), (264, 64, 8, 8 * (33 + 64)), (264, 0, 1, 264)])
+@pytest.mark.parametrize("slots,batch,kv_heads,count", [(8, 3, 1, 8), (8, 4, 1, 36), (8, 8, 1, 40), (8, 1, 2, 8), (8, 3, 2, 38), (8, 3, 16, 112), (264, 64, 8, 8 * (4 * 33 + 64)), (264, 0, 1, 264)])
 def test_task_capacity_holds_for_every_smaller_batch(slots, batch, kv_heads, count):
     assert task_capacity(slots, batch, kv_heads) == count
     assert all(task_capacity(slots, b, kv_heads) <= count for b in range(batch))

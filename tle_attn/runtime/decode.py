@@ -8,7 +8,7 @@ from attrs import define, field
 
 from ..errors import InputError, InputTypeError
 from ..spec import DType, Kernel
-from ..spec.tasks import IDLE, RECORD, SLOT_WORD
+from ..spec.tasks import IDLE, RECORD, SLOT_WORD, WAVES
 from . import inputs
 from .base import Needs, Plan, Workspace, resolve
 
@@ -21,9 +21,9 @@ MAX_GRID_Y = 65_535
 
 
 def task_capacity(slots: int, batch: int, kv_heads: int) -> int:
-    """Task records that the planner fills: a task for every slot of a head, and one more for each sequence where sequences alone exceed them."""
+    """Task records that the planner fills: a task for every slot of a head, or, where sequences fill half of them, a few for each slot and one more for each sequence."""
     per_head = max(slots // kv_heads, 1)
-    return kv_heads * (per_head if batch < per_head else per_head + batch)
+    return kv_heads * (per_head if 2 * batch < per_head else WAVES * per_head + batch)
 
 
 def idle_tasks(count: int, device: Any) -> torch.Tensor:

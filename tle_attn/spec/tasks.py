@@ -2,6 +2,8 @@
 
 #: int32 words of a record
 RECORD = 8
+#: tasks for each slot of a decode step with much to read in many sequences: CTAs that end early take another
+WAVES = 4
 #: the word that holds the partial slot (-1: the sequence is not split), and its value in an idle record
 SLOT_WORD, IDLE = 4, -2
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tle_attn.components.schedulers.task_map import RECORD, TaskMap
 from tle_attn.errors import SpecError
+from tle_attn.runtime.decode import task_capacity
 from tle_attn.spec import Argument
 from tle_attn.testing.mini_kernel import mini_kernel, run_kernel
 
@@ -50,8 +51,7 @@ class Record:
 def planned(lengths, kv_heads, slots, *, min_tokens=512, new_tokens=0, l2_tiles=10**6, target="cpu", device="cpu", extra_tasks=0) -> list[Record]:
     """Records of the planner kernel, from a grid that the runtime's rule makes."""
     kernel = mini_kernel(TEXT, TaskMap(min_tokens=min_tokens), arguments=[Argument("read", "*i32", "records as `task` reads them")])
-    per_head = max(slots // kv_heads, 1)
-    tasks = kv_heads * (per_head if len(lengths) < per_head else per_head + len(lengths)) + extra_tasks
+    tasks = task_capacity(slots, len(lengths), kv_heads) + extra_tasks
     records = torch.full((tasks, RECORD), 77, dtype=torch.int32, device=device)
     read = torch.full((tasks, RECORD), -99, dtype=torch.int32, device=device)
     numbers = {"new_tokens": new_tokens, "batch": len(lengths), "kv_heads": kv_heads, "slots": slots, "l2_tiles": l2_tiles}
@@ -67,7 +67,10 @@ def tiles_of(length: int) -> int:
 
 
 def chunk_of(tiles: list[int], slots: int, least: int) -> int:
-    """The smallest chunk from the least up that needs no more tasks than slots; where the sequences alone are too many, the average share of a slot."""
+    """The smallest chunk from the least up that needs no more tasks than slots; where the sequences alone are too many, the average share of a slot; and where
+    many sequences have much to read, a quarter of that share."""
+    if 2 * len(tiles) >= slots and sum(tiles) >= 4 * 2 * least * slots:
+        return max(-(-sum(tiles) // (4 * slots)), least)
     if max(tiles) > least and sum(tiles) <= 2 * slots:
         least = least // 2
     low = max(-(-sum(tiles) // slots), least)
@@ -97,7 +100,7 @@ def check(records: list[Record], lengths: list[int], kv_heads: int, slots: int, 
     assert len(active) == sum(r.parts for r in active if r.slot == r.first_slot or r.slot == -1), "no task of a sequence that is not there"
     slots_used = [r.slot for r in active if r.slot >= 0]
     assert len(slots_used) == len(set(slots_used)) and all(s < len(records) for s in slots_used), "partials of their own, inside the workspace"
-    if len(lengths) < per_head:
+    if 2 * len(lengths) < per_head:
         assert len(active) <= kv_heads * per_head, "all resident at once"
     tiles = [tiles_of(n) for n in lengths]
     chunk = chunk_of(tiles, per_head, min_tokens // 64)
