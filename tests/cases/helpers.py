@@ -75,7 +75,7 @@ def check(kernel: Kernel, problem: Problem, result: Result) -> None:
     expected, expected_lse = problem.reference(**{**oracle_options(kernel, arguments_of(kernel, problem)), "p_quant": None, "lse_base": base})
     compare(out, expected, rms=tolerance(kernel)[0], name_row=problem.name_row)
     if base:
-        compare_lse(lse, expected_lse, atol=LSE_TOLERANCE, name_row=problem.name_row)
+        compare_lse(lse, expected_lse, atol=LSE_TOLERANCE[kernel.problem.dtype], name_row=problem.name_row)
 
 
 def plan_base(kernel: Kernel) -> str | None:

@@ -58,6 +58,13 @@ def test_lse(config):
     check(config, problem_for(config, seed=6))
 
 
+@by_label(kernels.CLUSTERS)
+def test_clusters(config):
+    """Sequences of fewer parts than a cluster has CTAs, of one cluster and of several; more clusters than are resident; launches one after the other."""
+    for lengths in ((1,), (0, 64, 65, 129, 4096), (70_001, 0, 300), tuple(range(1, 1500, 5))):
+        check(config, problem_for(config, lengths, seed=11))
+
+
 @by_label(kernels.STAGES)
 def test_tiles_around_the_number_of_stages(config):
     stages = dict(config.options)["ring.stages"]

@@ -1,10 +1,20 @@
 """Tuning on the GPU: what comes out is at least as fast as what went in, right, and used where it is asked for."""
 
+import pytest
+
 import tle_attn
+from benchmarks.watchdog import watch
 from tests.gpu import kernels
 from tle_attn.cli import OK, main
 from tle_attn.recipe.tuned import read_tuned
 from tle_attn.testing import compare, make_decode_problem
+
+
+@pytest.fixture(autouse=True)
+def no_hang(request, console):
+    """In place of the shorter limit of the other GPU tests: every combination is compiled."""
+    with watch(request.node.nodeid, 240.0, console):
+        yield
 
 
 def test_tune(tmp_path, monkeypatch, capsys):

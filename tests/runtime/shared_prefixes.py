@@ -12,7 +12,7 @@ import tle_attn
 from tle_attn.oracle import attention, merge_states
 from tle_attn.runtime.cascade import CascadePlan
 from tle_attn.testing import DecodeProblem, compare, compare_lse, make_decode_problem
-from tle_attn.verify import tolerance
+from tle_attn.verify import LSE_TOLERANCE, tolerance
 
 
 @frozen(kw_only=True)
@@ -80,5 +80,5 @@ def check(name: str, case: Shared, options: dict[str, Any] | None = None, oracle
     plan, out, lse = run(name, case, options, **more)
     expected, expected_lse = case.reference(**(oracle or {}))
     compare(out, expected, rms=tolerance(plan.kernel)[0])
-    compare_lse(lse, expected_lse, atol=2e-3)
+    compare_lse(lse, expected_lse, atol=LSE_TOLERANCE[plan.kernel.problem.dtype])
     return plan
