@@ -76,6 +76,7 @@ where = emu.ops.where
 where_le = emu.ops.where_le
 maximum = emu.ops.maximum
 minimum = emu.ops.minimum
+absolute = emu.ops.absolute
 exp2 = emu.ops.exp2
 fdiv = emu.ops.fdiv
 cdiv = emu.ops.cdiv
@@ -263,9 +264,9 @@ def scale_output(v_scale, value):
 
 # ---- score[0]: score/alibi
 @jit
-def alibi_bias(alibi_slopes, s, key, query, head):
+def alibi_bias(alibi_slopes, s, head, distance):
     """s in base-2 units; a tree's keys may lie behind their query."""
-    return s - load(alibi_slopes + head) * LOG2_E * maximum(query - key, key - query).to(F32)
+    return s + load(alibi_slopes + head) * (0.0 - LOG2_E) * absolute(distance)
 
 
 # ---- mask[0]: mask/causal
@@ -577,9 +578,9 @@ def write_rows(v_scale, out, out_token_stride, out_head_stride, value, row, d, k
 
 # ---- chain score
 @jit
-def score(alibi_slopes, s, key, query, head):
+def score(alibi_slopes, s, head, distance):
     """Chain of alibi_bias, in recipe order."""
-    s = alibi_bias(alibi_slopes, s, key, query, head)
+    s = alibi_bias(alibi_slopes, s, head, distance)
     return s
 
 
@@ -675,7 +676,7 @@ def logits(alibi_slopes, s, factor, token, query, q_head):
     """Base-2 logits of a key tile, masked."""
     s = s * factor[None, :]
     key = (token + rows(s))[:, None]
-    s = score(alibi_slopes, s, key, query, q_head)
+    s = score(alibi_slopes, s, q_head, (query - key).to(F32))
     s = mask(s, key, query)
     return s
 

@@ -70,6 +70,7 @@ maximum = emu.ops.maximum
 minimum = emu.ops.minimum
 exp2 = emu.ops.exp2
 fdiv = emu.ops.fdiv
+rcp = emu.ops.rcp
 cdiv = emu.ops.cdiv
 reduce_max = emu.ops.reduce_max
 reduce_sum = emu.ops.reduce_sum
@@ -227,7 +228,7 @@ def whole_factor(scale_log2, s):
 @jit
 def soft_cap_scores(s):
     """s in base-2 units; 2**(2 log2(e) logit / cap) = exp2(s * 2 / cap)."""
-    return CAP_LOG2 - fdiv(2.0 * CAP_LOG2, 1.0 + exp2(s * TWO_OVER_CAP))
+    return rcp(1.0 + exp2(s * TWO_OVER_CAP)) * (-2.0 * CAP_LOG2) + CAP_LOG2
 
 
 # ---- mask[0]: mask/causal
@@ -591,8 +592,8 @@ def raw_scores(k_empty, i, s):
 def logits(s, factor, tile, first_row, masked: constexpr):
     """Scores of a tile with all that the recipe does to them; first_row: position of the tile's first query row."""
     s = s * factor[:, None]
-    key = (tile * TILE + cols(s))[None, :]
-    query = (first_row + rows(s))[:, None]
+    key = cols(s)[None, :]
+    query = (first_row - tile * TILE + rows(s))[:, None]
     s = score(s)
     if masked:
         s = mask(s, key, query)
@@ -670,7 +671,7 @@ def attend(
             masked = uniform(2 if (count > 1) & (tile_1 >= full) else 1)
             for i in range(1, masked):
                 o, p, m, l = step(
-                    q, k_ring, v_tiles, k_full, k_empty, v_full, v_empty, done + i, tile_1, first_row, factor, unit, o, p, m, l, True,
+                    q, k_ring, v_tiles, k_full, k_empty, v_full, v_empty, done + i, tile_0 - i, first_row, factor, unit, o, p, m, l, True,
                 )
             for i in range(masked, count):
                 o, p, m, l = step(

@@ -158,7 +158,6 @@ CONSUMERS = constexpr(2)  # consumer warpgroups, 64 query rows each
 UNIT_ROWS = constexpr(128)  # query rows of a unit
 RECORDS = constexpr(4)  # records of units
 WORDS = constexpr(32)  # int32 words of the record of a unit
-MASK_ALL = constexpr(True)  # every tile needs the element masks
 
 
 # ---- loader: loader/paged_tiles
@@ -654,8 +653,8 @@ def raw_scores(k_empty, i, s):
 @jit
 def logits(s, tile, first_row, masked: constexpr):
     """Scores of a tile with all that the recipe does to them; first_row: position of the tile's first query row."""
-    key = (tile * TILE + cols(s))[None, :]
-    query = (first_row + rows(s))[:, None]
+    key = cols(s)[None, :]
+    query = (first_row - tile * TILE + rows(s))[:, None]
     if masked:
         s = mask(s, key, query)
     return s
@@ -732,15 +731,20 @@ def attend(
             full = kv_len // TILE
             full = maximum(first_row + 1, 0) // TILE
             masked = uniform(2 if (count > 1) & (tile_1 >= full) else 1)
-            for i in range(1, masked):
-                o, p, m, l = step(
-                    w, q, k_ring, v_tiles, k_full, k_empty, v_full, v_empty, turn, done + i, tile_1, first_row, unit, o, p, m, l, True,
-                )
-            for i in range(masked, count):
-                o, p, m, l = step(
-                    w, q, k_ring, v_tiles, k_full, k_empty, v_full, v_empty, turn, done + i, tile_0 - i, first_row, unit, o, p, m, l,
-                    MASK_ALL,
-                )
+            # the same two loops once more for tiles from `last` on, which hold the first keys that a query sees: text of their own would be a third step
+            whole = cdiv(maximum(first_key(0, first_row + 64), 0), TILE)
+            last = uniform(minimum(maximum(tile_0 - whole + 1, masked), count))
+            for part in range(uniform(2 if last < count else 1)):
+                for i in range(last if part > 0 else 1, count if part > 0 else masked):
+                    o, p, m, l = step(
+                        w, q, k_ring, v_tiles, k_full, k_empty, v_full, v_empty, turn, done + i, tile_0 - i, first_row, unit, o, p, m, l,
+                        True,
+                    )
+                for i in range(count if part > 0 else masked, last):
+                    o, p, m, l = step(
+                        w, q, k_ring, v_tiles, k_full, k_empty, v_full, v_empty, turn, done + i, tile_0 - i, first_row, unit, o, p, m, l,
+                        False,
+                    )
             give_queries_back(q_empty, w, False)
             end = done + count - 1
             wait_slot(v_full, end)

@@ -104,11 +104,15 @@ HEAD_DIM_64 = tuple(config(f"variants/prefill_{dtype}_d64", kv_heads=2) for dtyp
 SMALL = tuple(config(name, mainloop__consumers=1) for name in (*DENSE, *MASK))
 LSE = tuple(config(name, epilogue__lse=base) for name, base in ((BF16, "e"), (FP8[0], "2"), (MASK[0], "e")))
 MAIN = tuple(config(name) for name in (*DENSE, *MASK))
-WINDOW, SOFT_CAP, F32_OUT, MQA = (tuple(f"variants/prefill_{dtype}_{name}" for dtype in ("bf16", "fp8")) for name in ("window", "soft_cap", "f32_out", "mqa"))
+WINDOW, SOFT_CAP, F32_OUT, MQA, ALIBI, SINK, EXPRESSION, SIGMOID = (
+    tuple(f"variants/prefill_{dtype}_{name}" for dtype in ("bf16", "fp8")) for name in ("window", "soft_cap", "f32_out", "mqa", "alibi", "sink", "expression", "sigmoid")
+)  # fmt: skip
 WINDOWS = tuple(config(name, 5, 2, page, **options) for name in WINDOW for page, options in ((64, {}), (16, {"mask[1]__window": 100}), (128, {"mask[1]__window": 1})))
 SOFT_CAPS = tuple(config(name, 5, 2) for name in SOFT_CAP)
 #: the other variants, with several key/value heads
-VARIANTS = tuple(config(name, 5, 2) for name in F32_OUT) + tuple(config(name, 32) for name in MQA)
+VARIANTS = tuple(config(name, 5, 2) for name in (*F32_OUT, *ALIBI, *EXPRESSION, *SIGMOID)) + tuple(config(name, 32) for name in MQA)
+VARIANTS += tuple(config(name, 5, 2, epilogue__lse="e") for name in SINK)
+VARIANTS += tuple(config(name, 4, 2, mainloop__consumers=1) for name in (WINDOW[0], ALIBI[0], SINK[1], SIGMOID[1]))
 
 ALL = tuple(dict.fromkeys((*POINTS, *CONTIGUOUS, *MASKED, *GROUPS, *HEAD_DIM_64, *LSE, *SMALL, *MAIN, *WINDOWS, *SOFT_CAPS, *VARIANTS)))
 

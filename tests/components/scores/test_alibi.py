@@ -12,8 +12,8 @@ def test_random_scores(target, problem, seed):
 
 
 def test_distance_is_symmetric_and_zero_at_the_query(target):
-    key, query = torch.arange(64)[:, None], torch.full((1, 8), 20)
-    inputs = {"s": torch.zeros(64, 8), "key": key, "query": query, "head": torch.arange(8)[None, :], "alibi_slopes": torch.arange(1.0, 9.0)}
+    distance = (20.0 - torch.arange(64)[:, None]).expand(64, 8)
+    inputs = {"s": torch.zeros(64, 8), "distance": distance, "head": torch.arange(8)[None, :], "alibi_slopes": torch.arange(1.0, 9.0)}
     run = check_block(Alibi(), "alibi_bias", inputs=inputs, target=target)
     s = run.outputs["s"]
     assert not s[20].any() and torch.equal(s[20 - 7], s[20 + 7]) and torch.allclose(s[0] / s[0, 0], torch.arange(1.0, 9.0))
