@@ -199,7 +199,7 @@ class PrefillMainloop(Mainloop):
         return "grid (batch,), 4 warps"
 
     def requires(self, problem: Problem) -> tuple[Function, ...]:
-        d, t = problem.head_dim, problem.dtype
+        d, t = problem.tile_dim, problem.dtype
         k = Port("k_ring.slot", t, ("key", "dim"), (TILE, d), Place.SHARED, "swizzled", "dim")
         s = Port("s", DType.F32, ("query", "key"), (M, TILE), layout="mma")
         names = ["key_source", "load_query_tile", "take_queries", "add_weights", "row_sums", "survey", "open_tiles", "next_tile"]
@@ -211,7 +211,7 @@ class PrefillMainloop(Mainloop):
         return (*typed, *(Function(name) for name in names))
 
     def resources(self, problem: Problem) -> Resources:
-        d, t, stages = problem.head_dim, problem.dtype, self.ring.stages
+        d, t, stages = problem.tile_dim, problem.dtype, self.ring.stages
         copies, expect = self.loader.copies(problem), self.loader.box_bytes(problem)
         both = ("attend", "attend_2")[: self.consumers]
         buffers = [
@@ -411,38 +411,45 @@ def attend(
                 if (tile_0 + 1) * TILE > kv_len:
                     wait_slot(v_full, done)
                     clear_rows(v_atoms, slot_of(done), kv_len - tile_0 * TILE, w, both)
-            # tiles from `full` on cross this consumer's causal frontier: the first two at most.  Nobody but uniform() knows that bound: a compiler that did
-            # would make a branch of the first loop, which costs ptxas 30 registers.
-            full = kv_len // TILE
-            if CAUSAL:
-                full = maximum(first_row + 1, 0) // TILE
-            masked = uniform(2 if (count > 1) & (tile_1 >= full) else 1)
-            if BOUNDED:
-                # the same two loops once more for tiles from `last` on, which hold the first keys that a query sees: text of their own would be a third step
-                whole = cdiv(maximum(first_key(args, 0, first_row + 64), 0), TILE)
-                last = uniform(minimum(maximum(tile_0 - whole + 1, masked), count))
-                for part in range(uniform(2 if last < count else 1)):
-                    for i in range(last if part > 0 else 1, count if part > 0 else masked):
-                        o, p, m, l = step(
-                            args, w, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i, first_row, q_head, kv_len, factor,
-                            unit, o, p, m, l, True,
-                        )
-                    for i in range(count if part > 0 else masked, last):
-                        o, p, m, l = step(
-                            args, w, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i, first_row, q_head, kv_len, factor,
-                            unit, o, p, m, l, False,
-                        )
-            else:
-                for i in range(1, masked):
-                    o, p, m, l = step(
-                        args, w, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i if POSITIONAL else tile_1, first_row, q_head, kv_len, factor,
-                        unit, o, p, m, l, True,
-                    )
-                for i in range(masked, count):
+            if MASK_ALL:
+                for i in range(1, count):
                     o, p, m, l = step(
                         args, w, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i, first_row, q_head, kv_len, factor,
-                        unit, o, p, m, l, MASK_ALL,
+                        unit, o, p, m, l, True,
                     )
+            else:
+                # tiles from `full` on cross this consumer's causal frontier: the first two at most.  Nobody but uniform() knows that bound: a compiler that did
+                # would make a branch of the first loop, which costs ptxas 30 registers.
+                full = kv_len // TILE
+                if CAUSAL:
+                    full = maximum(first_row + 1, 0) // TILE
+                masked = uniform(2 if (count > 1) & (tile_1 >= full) else 1)
+                if BOUNDED:
+                    # the same two loops once more for tiles from `last` on, which hold the first keys that a query sees: text of their own would be a third step
+                    whole = cdiv(maximum(first_key(args, 0, first_row + 64), 0), TILE)
+                    last = uniform(minimum(maximum(tile_0 - whole + 1, masked), count))
+                    for part in range(uniform(2 if last < count else 1)):
+                        for i in range(last if part > 0 else 1, count if part > 0 else masked):
+                            o, p, m, l = step(
+                                args, w, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i, first_row, q_head, kv_len, factor,
+                                unit, o, p, m, l, True,
+                            )
+                        for i in range(count if part > 0 else masked, last):
+                            o, p, m, l = step(
+                                args, w, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i, first_row, q_head, kv_len, factor,
+                                unit, o, p, m, l, False,
+                            )
+                else:
+                    for i in range(1, masked):
+                        o, p, m, l = step(
+                            args, w, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i if POSITIONAL else tile_1, first_row, q_head, kv_len, factor,
+                            unit, o, p, m, l, True,
+                        )
+                    for i in range(masked, count):
+                        o, p, m, l = step(
+                            args, w, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i, first_row, q_head, kv_len, factor,
+                            unit, o, p, m, l, MASK_ALL,
+                        )
             give_queries_back(q_empty, w, False)
             end = done + count - 1
             wait_slot(v_full, end)

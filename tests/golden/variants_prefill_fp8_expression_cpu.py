@@ -158,7 +158,6 @@ CONSUMERS = constexpr(2)  # consumer warpgroups, 64 query rows each
 UNIT_ROWS = constexpr(128)  # query rows of a unit
 RECORDS = constexpr(4)  # records of units
 WORDS = constexpr(32)  # int32 words of the record of a unit
-MASK_ALL = constexpr(True)  # every tile needs the element masks
 
 
 # ---- loader: loader/paged_tiles
@@ -732,20 +731,10 @@ def attend(
             m = larger_maximum(s, m)
             p, alpha = weights(s, m, m, unit, True)
             l = thread_sums(p)
-            # tiles from `full` on cross this consumer's causal frontier: the first two at most.  Nobody but uniform() knows that bound: a compiler that did
-            # would make a branch of the first loop, which costs ptxas 30 registers.
-            full = kv_len // TILE
-            full = maximum(first_row + 1, 0) // TILE
-            masked = uniform(2 if (count > 1) & (tile_1 >= full) else 1)
-            for i in range(1, masked):
+            for i in range(1, count):
                 o, p, m, l = step(
                     w, q, k_ring, v_tiles, k_full, k_empty, v_full, v_empty, turn, done + i, tile_0 - i, first_row, q_head, factor, unit, o,
                     p, m, l, True,
-                )
-            for i in range(masked, count):
-                o, p, m, l = step(
-                    w, q, k_ring, v_tiles, k_full, k_empty, v_full, v_empty, turn, done + i, tile_0 - i, first_row, q_head, factor, unit, o,
-                    p, m, l, MASK_ALL,
                 )
             give_queries_back(q_empty, w, False)
             end = done + count - 1

@@ -40,8 +40,8 @@ def test_one_consumer(config):
     check(config, config.problem(seed=8))
 
 
-@by_label(kernels.HEAD_DIM_64)
-def test_head_dim_64(config):
+@by_label((*kernels.HEAD_DIM_64, *kernels.HEAD_DIM_96))
+def test_other_head_dims(config):
     check(config, config.problem(seed=4))
 
 

@@ -54,7 +54,7 @@ def recipes(draw: st.DrawFn) -> Recipe:
 
 
 PREFILL_OPTIONS: dict[str, tuple[Any, ...]] = {
-    "problem.head_dim": (64, 128, 128, 96),
+    "problem.head_dim": (64, 96, 128, 192, 256),
     "problem.group": (1, 3, 33),
     "problem.page": (16, 32, 64, 64, 128),
     "ring.stages": (1, 2, 3, 40),
