@@ -70,7 +70,7 @@ class DecodeMainloop(Mainloop):
     PHASE = "decode"
     ENTRIES = ("decode",)
     CHAINS = {
-        "score": ("args", "s", "key", "query", "head", "distance", "kv_len", "seq", "first_new"), "mask": ("args", "s", "key", "query", "head", "kv_len", "seq", "first_new"),
+        "score": ("args", "s", "key", "query", "head", "distance", "of_head", "kv_len", "seq", "first_new"), "head_value": ("args", "value", "head"), "mask": ("args", "s", "key", "query", "head", "kv_len", "seq", "first_new"),
         "first_key": ("args", "first", "kv_len"), "last_tile": ("args", "last", "seq"), "page_numbers": ("args", "pages", "seq", "head"), "tile_token": ("args", "token", "seq", "head"),
         "tile_end": ("args", "end", "seq", "head"), "denominator": ("args", "l", "m", "head"), "log_sum": ("args", "value", "head"), "output": ("args", "value", "head"),
     }  # fmt: skip
@@ -291,7 +291,7 @@ def logits(args, s, factor, token, query, q_head, kv_len, seq, first_new):
     """Base-2 logits of a key tile, masked."""
     s = s * factor[None, :]
     key = (token + rows(s))[:, None]
-    s = score(args, s, key, query, q_head, (query - key).to(F32), kv_len, seq, first_new)
+    s = score(args, s, key, query, q_head, (query - key).to(F32), head_value(args, 0.0, q_head), kv_len, seq, first_new)
     s = mask(args, s, key, query, q_head, kv_len, seq, first_new)
     return s
 

@@ -84,7 +84,7 @@ class PrefillMainloop(Mainloop):
     PHASE = "prefill"
     ENTRIES = ("prefill",)
     CHAINS = {
-        "score": ("args", "s", "key", "query", "head", "distance"), "mask": ("args", "s", "key", "query", "head", "kv_len"),
+        "score": ("args", "s", "key", "query", "head", "distance", "of_head"), "head_value": ("args", "value", "head"), "mask": ("args", "s", "key", "query", "head", "kv_len"),
         "first_key": ("args", "first", "kv_len"),
         "denominator": ("args", "l", "m", "head"), "log_sum": ("args", "value", "head"),
     }  # fmt: skip
@@ -182,6 +182,7 @@ class PrefillMainloop(Mainloop):
             "WORDS": Constant(WORDS, "int32 words of the record of a unit"),
             "TURNS": Constant(self.turns(problem), "the consumers take turns in the exponentials"),
             "SCORED": Constant(self.scored, "scores change between scaling and softmax"),
+            "HEAD_VALUES": Constant(any("head_value" in score.HOOKS for score in self.score), "a score has a number of its own for each query head"),
             "RELATIVE": Constant(self.relative, "positions count from the first key of a tile"),
             "CAUSAL": Constant(self.causal, "no query sees a key behind its own position"),
             "POSITIONAL": Constant(self.positional, "scores or masks of every tile want positions, so that no tile is skipped"),
@@ -317,7 +318,7 @@ def raw_scores(k_scales, k_empty, scales_full, i, s):
 
 
 @jit
-def logits(args, s, factor, tile, first_row, q_head, kv_len, masked: constexpr):
+def logits(args, s, factor, tile, first_row, q_head, of_head, kv_len, masked: constexpr):
     """Scores of a tile with all that the recipe does to them; first_row: position of the tile's first query row."""
     if SCORED:
         s = s * factor[:, None]
@@ -327,7 +328,7 @@ def logits(args, s, factor, tile, first_row, q_head, kv_len, masked: constexpr):
     else:
         key = cols_from(s, tile * TILE)[None, :]
         query = (first_row + rows(s))[:, None]
-    s = score(args, s, key, query, q_head, distances(s, first_row - tile * TILE))
+    s = score(args, s, key, query, q_head, distances(s, first_row - tile * TILE), of_head)
     if masked:
         s = mask(args, s, key, query, q_head, kv_len)
     return s
@@ -335,7 +336,7 @@ def logits(args, s, factor, tile, first_row, q_head, kv_len, masked: constexpr):
 
 @jit
 def step(
-    args, w: constexpr, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, i, tile, first_row, q_head, kv_len, factor, unit, o, p, m,
+    args, w: constexpr, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, i, tile, first_row, q_head, of_head, kv_len, factor, unit, o, p, m,
     l, masked: constexpr,
 ):
     """QK of tile i and PV of tile i - 1 in flight together; the softmax of tile i under PV."""
@@ -346,7 +347,7 @@ def step(
     product = begin_pv(operand, v_tiles, slot_of(i - 1), o)
     s = wgmma_wait(1, s)
     s = raw_scores(k_scales, k_empty, scales_full, i, s)
-    s = logits(args, s, factor, tile, first_row, q_head, kv_len, masked)
+    s = logits(args, s, factor, tile, first_row, q_head, of_head, kv_len, masked)
     larger = larger_maximum(s, m)
     o, product = go_on_with_pv(operand, v_tiles, slot_of(i - 1), o, product)
     if TURNS:
@@ -389,6 +390,9 @@ def attend(
             factor = smem_load_rows(factors.slot(item % RECORDS * CONSUMERS + w), s)
         else:
             factor = whole_factor(args, s)
+        if HEAD_VALUES:
+            # once, and not behind each product
+            of_head = head_value(args, 0.0, q_head)
         # a scale of 0 must not meet a masked score: 0 * -inf is NaN
         factor = maximum(factor, 1.0e-30)
         unit = factor
@@ -403,7 +407,7 @@ def attend(
             s = wgmma_wait(0, qk_rows(q, k_ring.slot(slot_of(done))))
             give_queries_back(q_empty, w, True)
             s = raw_scores(k_scales, k_empty, scales_full, done, s)
-            s = logits(args, s, factor, tile_0, first_row, q_head, kv_len, True)
+            s = logits(args, s, factor, tile_0, first_row, q_head, of_head, kv_len, True)
             m = larger_maximum(s, m)
             p, alpha = weights(s, m, m, unit, True)
             l = thread_sums(p)
@@ -414,7 +418,7 @@ def attend(
             if MASK_ALL:
                 for i in range(1, count):
                     o, p, m, l = step(
-                        args, w, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i, first_row, q_head, kv_len, factor,
+                        args, w, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i, first_row, q_head, of_head, kv_len, factor,
                         unit, o, p, m, l, True,
                     )
             else:
@@ -431,23 +435,23 @@ def attend(
                     for part in range(uniform(2 if last < count else 1)):
                         for i in range(last if part > 0 else 1, count if part > 0 else masked):
                             o, p, m, l = step(
-                                args, w, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i, first_row, q_head, kv_len, factor,
+                                args, w, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i, first_row, q_head, of_head, kv_len, factor,
                                 unit, o, p, m, l, True,
                             )
                         for i in range(count if part > 0 else masked, last):
                             o, p, m, l = step(
-                                args, w, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i, first_row, q_head, kv_len, factor,
+                                args, w, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i, first_row, q_head, of_head, kv_len, factor,
                                 unit, o, p, m, l, False,
                             )
                 else:
                     for i in range(1, masked):
                         o, p, m, l = step(
-                            args, w, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i if POSITIONAL else tile_1, first_row, q_head, kv_len, factor,
+                            args, w, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i if POSITIONAL else tile_1, first_row, q_head, of_head, kv_len, factor,
                             unit, o, p, m, l, True,
                         )
                     for i in range(masked, count):
                         o, p, m, l = step(
-                            args, w, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i, first_row, q_head, kv_len, factor,
+                            args, w, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i, first_row, q_head, of_head, kv_len, factor,
                             unit, o, p, m, l, MASK_ALL,
                         )
             give_queries_back(q_empty, w, False)

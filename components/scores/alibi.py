@@ -20,7 +20,7 @@ class Alibi(Block):
 
     KIND = "score"
     NAME = "alibi"
-    HOOKS = {"score": "alibi_bias"}
+    HOOKS = {"score": "alibi_bias", "head_value": "alibi_slope"}
     RELATIVE = True
 
     def constants(self, problem: Problem) -> dict[str, Constant]:
@@ -37,12 +37,18 @@ class Alibi(Block):
         return {"score_steps": (steps.Alibi(given.get("alibi_slopes")),)}
 
     @staticmethod
-    def reference(s: torch.Tensor, head: torch.Tensor, distance: torch.Tensor, alibi_slopes: torch.Tensor) -> torch.Tensor:
-        """Semantic definition, float64; s and the result in base-2 units."""
-        return s.double() - alibi_slopes.double()[head.long()] * math.log2(math.e) * distance.double().abs()
+    def reference(s: torch.Tensor, distance: torch.Tensor, of_head: torch.Tensor) -> torch.Tensor:
+        """Semantic definition of `alibi_bias`, float64; s and the result in base-2 units, of_head what `alibi_slope` gives: -slope * log2(e)."""
+        return s.double() + of_head.double() * distance.double().abs()
 
 
 @jit
-def alibi_bias(args, s, head, distance):
+def alibi_slope(args, value, head):
+    """Of a token of distance, in base-2 units."""
+    return load(args.alibi_slopes + head) * (0.0 - LOG2_E)
+
+
+@jit
+def alibi_bias(args, s, distance, of_head):
     """s in base-2 units; a tree's keys may lie behind their query."""
-    return s + load(args.alibi_slopes + head) * (0.0 - LOG2_E) * absolute(distance)
+    return s + of_head * absolute(distance)

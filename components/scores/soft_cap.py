@@ -48,4 +48,4 @@ class SoftCap(Block):
 @jit
 def soft_cap_scores(args, s, key, query, head):
     """s in base-2 units; 2**(2 log2(e) logit / cap) = exp2(s * 2 / cap)."""
-    return rcp(1.0 + exp2(s * TWO_OVER_CAP)) * (-2.0 * CAP_LOG2) + CAP_LOG2
+    return CAP_LOG2 - 2.0 * CAP_LOG2 * rcp(1.0 + exp2(s * TWO_OVER_CAP))

@@ -264,9 +264,15 @@ def scale_output(v_scale, value):
 
 # ---- score[0]: score/alibi
 @jit
-def alibi_bias(alibi_slopes, s, head, distance):
+def alibi_slope(alibi_slopes, head):
+    """Of a token of distance, in base-2 units."""
+    return load(alibi_slopes + head) * (0.0 - LOG2_E)
+
+
+@jit
+def alibi_bias(s, distance, of_head):
     """s in base-2 units; a tree's keys may lie behind their query."""
-    return s + load(alibi_slopes + head) * (0.0 - LOG2_E) * absolute(distance)
+    return s + of_head * absolute(distance)
 
 
 # ---- mask[0]: mask/causal
@@ -578,10 +584,18 @@ def write_rows(v_scale, out, out_token_stride, out_head_stride, value, row, d, k
 
 # ---- chain score
 @jit
-def score(alibi_slopes, s, head, distance):
+def score(s, distance, of_head):
     """Chain of alibi_bias, in recipe order."""
-    s = alibi_bias(alibi_slopes, s, head, distance)
+    s = alibi_bias(s, distance, of_head)
     return s
+
+
+# ---- chain head_value
+@jit
+def head_value(alibi_slopes, value, head):
+    """Chain of alibi_slope, in recipe order."""
+    value = alibi_slope(alibi_slopes, head)
+    return value
 
 
 # ---- chain mask
@@ -676,7 +690,7 @@ def logits(alibi_slopes, s, factor, token, query, q_head):
     """Base-2 logits of a key tile, masked."""
     s = s * factor[None, :]
     key = (token + rows(s))[:, None]
-    s = score(alibi_slopes, s, q_head, (query - key).to(F32))
+    s = score(s, (query - key).to(F32), head_value(alibi_slopes, 0.0, q_head))
     s = mask(s, key, query)
     return s
 

@@ -228,7 +228,7 @@ def whole_factor(scale_log2, s):
 @jit
 def soft_cap_scores(s):
     """s in base-2 units; 2**(2 log2(e) logit / cap) = exp2(s * 2 / cap)."""
-    return rcp(1.0 + exp2(s * TWO_OVER_CAP)) * (-2.0 * CAP_LOG2) + CAP_LOG2
+    return CAP_LOG2 - 2.0 * CAP_LOG2 * rcp(1.0 + exp2(s * TWO_OVER_CAP))
 
 
 # ---- mask[0]: mask/causal

@@ -267,9 +267,15 @@ def row_factor(scale_log2, q_scale, q_scale_batch_stride, q_scale_head_stride, k
 
 # ---- score[0]: score/alibi
 @jit
-def alibi_bias(alibi_slopes, s, head, distance):
+def alibi_slope(alibi_slopes, head):
+    """Of a token of distance, in base-2 units."""
+    return load(alibi_slopes + head) * (0.0 - LOG2_E)
+
+
+@jit
+def alibi_bias(s, distance, of_head):
     """s in base-2 units; a tree's keys may lie behind their query."""
-    return s + load(alibi_slopes + head) * (0.0 - LOG2_E) * absolute(distance)
+    return s + of_head * absolute(distance)
 
 
 # ---- mask[0]: mask/causal
@@ -456,10 +462,18 @@ def store_rows(out, out_token_stride, out_head_stride, o, factor, q_start, row0,
 
 # ---- chain score
 @jit
-def score(alibi_slopes, s, head, distance):
+def score(s, distance, of_head):
     """Chain of alibi_bias, in recipe order."""
-    s = alibi_bias(alibi_slopes, s, head, distance)
+    s = alibi_bias(s, distance, of_head)
     return s
+
+
+# ---- chain head_value
+@jit
+def head_value(alibi_slopes, value, head):
+    """Chain of alibi_slope, in recipe order."""
+    value = alibi_slope(alibi_slopes, head)
+    return value
 
 
 # ---- chain mask
@@ -646,12 +660,12 @@ def raw_scores(k_empty, i, s):
 
 
 @jit
-def logits(alibi_slopes, s, factor, tile, first_row, q_head, masked: constexpr):
+def logits(s, factor, tile, first_row, of_head, masked: constexpr):
     """Scores of a tile with all that the recipe does to them; first_row: position of the tile's first query row."""
     s = s * factor[:, None]
     key = cols(s)[None, :]
     query = (first_row - tile * TILE + rows(s))[:, None]
-    s = score(alibi_slopes, s, q_head, distances(s, first_row - tile * TILE))
+    s = score(s, distances(s, first_row - tile * TILE), of_head)
     if masked:
         s = mask(s, key, query)
     return s
@@ -659,8 +673,8 @@ def logits(alibi_slopes, s, factor, tile, first_row, q_head, masked: constexpr):
 
 @jit
 def step(
-    alibi_slopes, w: constexpr, q, k_ring, v_tiles, k_full, k_empty, v_full, v_empty, turn, i, tile, first_row, q_head, factor, unit, o, p,
-    m, l, masked: constexpr,
+    w: constexpr, q, k_ring, v_tiles, k_full, k_empty, v_full, v_empty, turn, i, tile, first_row, of_head, factor, unit, o, p, m, l,
+    masked: constexpr,
 ):
     """QK of tile i and PV of tile i - 1 in flight together; the softmax of tile i under PV."""
     operand = p_operand(p, o[0])
@@ -670,7 +684,7 @@ def step(
     product = begin_pv(operand, v_tiles, slot_of(i - 1), o)
     s = wgmma_wait(1, s)
     s = raw_scores(k_empty, i, s)
-    s = logits(alibi_slopes, s, factor, tile, first_row, q_head, masked)
+    s = logits(s, factor, tile, first_row, of_head, masked)
     larger = larger_maximum(s, m)
     o, product = go_on_with_pv(o, product)
     larger = named_wait_for(turn[w], larger)
@@ -708,6 +722,8 @@ def attend(
         # early: its way from memory is long
         values = value_factor(v_scale)
         factor = smem_load_rows(factors.slot(item % RECORDS * CONSUMERS + w), s)
+        # once, and not behind each product
+        of_head = head_value(alibi_slopes, 0.0, q_head)
         # a scale of 0 must not meet a masked score: 0 * -inf is NaN
         factor = maximum(factor, 1.0e-30)
         unit = factor
@@ -721,7 +737,7 @@ def attend(
             s = wgmma_wait(0, qk_rows(q, k_ring.slot(slot_of(done))))
             give_queries_back(q_empty, w, True)
             s = raw_scores(k_empty, done, s)
-            s = logits(alibi_slopes, s, factor, tile_0, first_row, q_head, True)
+            s = logits(s, factor, tile_0, first_row, of_head, True)
             m = larger_maximum(s, m)
             p, alpha = weights(s, m, m, unit, True)
             l = thread_sums(p)
@@ -732,13 +748,13 @@ def attend(
             masked = uniform(2 if (count > 1) & (tile_1 >= full) else 1)
             for i in range(1, masked):
                 o, p, m, l = step(
-                    alibi_slopes, w, q, k_ring, v_tiles, k_full, k_empty, v_full, v_empty, turn, done + i, tile_0 - i, first_row, q_head,
-                    factor, unit, o, p, m, l, True,
+                    w, q, k_ring, v_tiles, k_full, k_empty, v_full, v_empty, turn, done + i, tile_0 - i, first_row, of_head, factor, unit,
+                    o, p, m, l, True,
                 )
             for i in range(masked, count):
                 o, p, m, l = step(
-                    alibi_slopes, w, q, k_ring, v_tiles, k_full, k_empty, v_full, v_empty, turn, done + i, tile_0 - i, first_row, q_head,
-                    factor, unit, o, p, m, l, MASK_ALL,
+                    w, q, k_ring, v_tiles, k_full, k_empty, v_full, v_empty, turn, done + i, tile_0 - i, first_row, of_head, factor, unit,
+                    o, p, m, l, MASK_ALL,
                 )
             give_queries_back(q_empty, w, False)
             end = done + count - 1
