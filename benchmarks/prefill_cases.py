@@ -27,7 +27,6 @@ class Case:
         name: what its lengths, and its mask, are called.
         pairs: (queries, keys) of each sequence.
         heads: (query heads, key/value heads).
-        head_dim: elements of a head of Q, K and V.
         paged: pages of 64 tokens; else K and V in rows, beside the queries.
         density: share of the tiles that a block mask keeps; None for no mask.
         reference: numbers and mask as the CUDA reference's benchmark makes them; else unit variance, scaled to use all of e4m3, and a mask at random.
@@ -39,7 +38,6 @@ class Case:
     dtype: str = "bf16"
     quant: int | None = None
     heads: tuple[int, int] = (32, 4)
-    head_dim: int = 128
     layout: str = "NHD"
     paged: bool = True
     density: float | None = None
@@ -69,7 +67,7 @@ class Case:
     @property
     def flops(self) -> int:
         """Operations of both products, for pairs that the causal rule leaves; a block mask not counted."""
-        return 4 * self.head_dim * self.heads[0] * sum(visible_pairs(q, kv) for q, kv in self.pairs)
+        return 4 * 128 * self.heads[0] * sum(visible_pairs(q, kv) for q, kv in self.pairs)
 
     @property
     def tiles(self) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from benchmarks.prefill_cases import TILE, Case, frontier
-from benchmarks.workloads import PAGE, laid_out, paged, poisoned, quantised
+from benchmarks.workloads import HEAD_DIM, PAGE, laid_out, paged, poisoned, quantised
 from tle_attn.testing import ContiguousProblem, PrefillProblem
 
 SEED, MASK_SEED = 10086, 10103
@@ -25,17 +25,17 @@ def make_problem(case: Case, device: torch.device | str = "cuda") -> PrefillProb
         return torch.randn(shape, generator=generator, dtype=dtype, device=device)
 
     query_heads, kv_heads = case.heads
-    small = 1 / math.sqrt(case.head_dim) if case.reference else 1.0
+    small = 1 / math.sqrt(HEAD_DIM) if case.reference else 1.0
     q_lens, kv_lens = [q for q, _ in case.pairs], [kv for _, kv in case.pairs]
     starts = torch.tensor([0, *itertools.accumulate(q_lens)], dtype=torch.int32, device=device)
-    q = noise(case.rows, query_heads, case.head_dim) * small
+    q = noise(case.rows, query_heads, HEAD_DIM) * small
     common: dict[str, Any] = {"cu_seqlens_q": starts, "kv_lens": torch.tensor(kv_lens, dtype=torch.int32, device=device)}
     if not case.paged:
-        k, v = noise(case.rows, 1, kv_heads, case.head_dim) * small, noise(case.rows, 1, kv_heads, case.head_dim)
+        k, v = noise(case.rows, 1, kv_heads, HEAD_DIM) * small, noise(case.rows, 1, kv_heads, HEAD_DIM)
         table = (starts[:-1, None] + torch.arange(max(q_lens), device=device)).int()
         return ContiguousProblem(q=q, k_cache=k, v_cache=v, block_ids=table, q_scale=None, k_scale=None, v_scale=None, **common)
     block_ids, live = paged(kv_lens, PAGE, generator, device)
-    k, v = noise(len(live), PAGE, kv_heads, case.head_dim) * small, noise(len(live), PAGE, kv_heads, case.head_dim)
+    k, v = noise(len(live), PAGE, kv_heads, HEAD_DIM) * small, noise(len(live), PAGE, kv_heads, HEAD_DIM)
     scales: dict[str, torch.Tensor | None] = {"q_scale": None, "k_scale": None, "v_scale": None}
     if case.quant is not None:
         q, k, v, scales = _fp8(case, q, k, v, starts, generator)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Self
 
 from attrs import field, frozen
@@ -27,6 +28,15 @@ class Numbers(dict):
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(tuple(self.items()))
+
+
+def _positions(node: ast.AST) -> Iterator[str]:
+    """Positions that a statement names outside of a difference of the two."""
+    if isinstance(node, ast.Name) and node.id in ("key", "query"):
+        yield node.id
+    elif not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and {ast.unparse(node.left), ast.unparse(node.right)} == {"key", "query"}):
+        for child in ast.iter_child_nodes(node):
+            yield from _positions(child)
 
 
 @frozen(kw_only=True)
@@ -57,6 +67,11 @@ class ExpressionBlock(Block):
     def function(self) -> str:
         """Name of the device function: two expressions of a kernel have two."""
         return f"{self.CHAIN}_{hashlib.sha256(repr((self.value, dict(self.numbers))).encode()).hexdigest()[:8]}"
+
+    @property
+    def RELATIVE(self) -> bool:
+        """Positions occur in differences of query and key alone."""
+        return not any(name for statement in self.expression.statements() for name in _positions(statement))
 
     @property
     def HOOKS(self) -> dict[str, str]:  # type: ignore[override]

@@ -82,10 +82,13 @@ def _decode_problems(kernel: Kernel, rng: random.Random, seed: int, emulated: bo
 
 
 def _prefill_problems(kernel: Kernel, rng: random.Random, seed: int, emulated: bool) -> list[tuple[str, Any]]:
-    """A ragged batch with the edges that matter, and one sequence with a long cache."""
+    """A ragged batch with the edges that matter, and one sequence with a long cache, longer than a window."""
+    from .verify import oracle_options
+
+    window = oracle_options(kernel).get("window", 0)
     scale = 1 if emulated else 8
     ragged = ragged_pairs(rng, kernel, longest=150 * scale)
-    alone = [(129 * scale + rng.randint(0, 32), 500 * scale + rng.randint(0, 128))]
+    alone = [(129 * scale + rng.randint(0, 32), 500 * scale + rng.randint(0, 128) + window)]
     made = []
     for name, pairs, kv_heads, layout in (("ragged", ragged, 1, "NHD"), ("one", alone, 2, "HND")):
         options: dict[str, Any] = {"padding_rows": rng.randint(1, 9)}

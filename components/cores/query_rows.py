@@ -33,32 +33,37 @@ class QueryRows(Block):
         return problem.dtype is DType.FP8 if self.registers is None else self.registers
 
     def check(self, problem: Problem) -> None:
-        if (problem.tile_dim, problem.v_dim) != (problem.head_dim, problem.head_dim):
+        if problem.v_dim != problem.head_dim:
             raise SpecError(
-                f"prefill takes K and V of one width, a power of two, not {problem.head_dim} and {problem.v_dim}", key="problem.head_dim", value=problem.head_dim,
-                allowed="64, 128, 256, and value_dim left out", reason="its tiles are not padded",
+                f"prefill takes K and V of one width, not {problem.head_dim} and {problem.v_dim}", key="problem.value_dim", value=problem.value_dim, allowed="left out",
+                reason="192 elements of K are a tile of 256 columns, of which shared memory has room for one beside Q and V: a ring of one slot waits for every tile",
+            )
+        if problem.tile_dim > 128:
+            raise SpecError(
+                f"prefill has no heads of {problem.head_dim}", key="problem.head_dim", value=problem.head_dim, allowed="64, 96, 128",
+                reason="an output of 64 x 256 and scores of 64 x 128 beside each other take more registers than a warpgroup has: wgmma would be serialised (ptxas C7512)",
             )
 
     def column_blocks(self, problem: Problem) -> int:
         """128-byte column blocks of a query row."""
-        return max(1, problem.head_dim * problem.dtype.nbytes // 128)
+        return max(1, problem.tile_dim * problem.dtype.nbytes // 128)
 
     def constants(self, problem: Problem) -> dict[str, Constant]:
         return {
-            "HEAD_DIM": Constant(problem.head_dim, "elements of a head"),
+            "HEAD_DIM": Constant(problem.tile_dim, "elements of a head" if problem.tile_dim == problem.head_dim else "columns of a tile, from which on a head is zeros"),
             "GROUP": Constant(problem.group, "query heads per key/value head"),
             "QUERY_TOKENS": Constant(1, "query tokens that a row stands for"),
             "DTYPE": Constant(problem.dtype, "element type of Q, K and V"),
             "Q_REGISTERS": Constant(self.in_registers(problem), "Q is a register operand"),
-            "Q_BYTES": Constant(M * problem.head_dim * problem.dtype.nbytes, "bytes of a query tile"),
+            "Q_BYTES": Constant(M * problem.tile_dim * problem.dtype.nbytes, "bytes of a query tile"),
         }
 
     def arguments(self, problem: Problem) -> tuple[Argument, ...]:
-        return (Argument("q_desc", BoxDescriptor(problem.dtype, (1, M, problem.head_dim)), "queries as (head, token, dim)"),)
+        return (Argument("q_desc", BoxDescriptor(problem.dtype, (1, M, problem.tile_dim)), "queries as (head, token, dim)"),)
 
     def provides(self, problem: Problem) -> tuple[Function, ...]:
-        q = Port("q_smem", problem.dtype, ("query", "dim"), (M, problem.head_dim), Place.SHARED, "swizzled", "dim")
-        k = Port("k_tile", problem.dtype, ("key", "dim"), (TILE, problem.head_dim), Place.SHARED, "swizzled", "dim")
+        q = Port("q_smem", problem.dtype, ("query", "dim"), (M, problem.tile_dim), Place.SHARED, "swizzled", "dim")
+        k = Port("k_tile", problem.dtype, ("key", "dim"), (TILE, problem.tile_dim), Place.SHARED, "swizzled", "dim")
         s = Port("s", DType.F32, ("query", "key"), (M, TILE), Place.REGISTER, "mma")
         return (Function("load_query_tile", (), (q,)), Function("take_queries", (q,)), Function("qk_rows", (k,), (s,)))
 

@@ -44,6 +44,8 @@ class StoreRows(Block):
             "OUT_DTYPE": Constant(self.dtype, "element type of the output"),
             "LSE": Constant(self.lse != "none", "write the log-sum-exp"),
             "LSE_UNIT": Constant(math.log(2.0) if self.lse == "e" else 1.0, "base-2 logarithm to the LSE's base"),
+            "ELEMENTS": Constant(problem.v_dim, "elements of a head of the output"),
+            "PADDED": Constant(problem.value_tile_dim != problem.v_dim, "tiles are wider than a head"),
             "EMPTY_NAN": Constant(self.empty_row == "nan", "a row without any visible key is NaN, not 0"),
         }
 
@@ -60,7 +62,7 @@ class StoreRows(Block):
         return {"empty_row": self.empty_row}
 
     def provides(self, problem: Problem) -> tuple[Function, ...]:
-        o = Port("o", DType.F32, ("query", "dim"), (M, problem.head_dim))
+        o = Port("o", DType.F32, ("query", "dim"), (M, problem.tile_dim))
         return (Function("store_rows", (o,)), Function("store_row_lse"), Function("inverse_of_rows"))
 
 
@@ -80,7 +82,7 @@ def store_rows(args, o, factor, q_start, row0, q_len, q_head):
     o = wide_rows((o * like_rows(factor, o)[:, None]).to(OUT_DTYPE))
     row = row0 + rows(o)
     at = as_int64(q_start + row) * args.out_token_stride + q_head * args.out_head_stride
-    store(args.out + at[:, None] + cols(o)[None, :], o, mask=(row < q_len)[:, None] & (cols(o) >= 0)[None, :])
+    store(args.out + at[:, None] + cols(o)[None, :], o, mask=(row < q_len)[:, None] & (cols(o) < ELEMENTS if PADDED else cols(o) >= 0)[None, :])
 
 
 @jit
@@ -88,5 +90,5 @@ def store_row_lse(args, m, l, factor, q_start, row0, q_len, q_head):
     """Log-sum-exp of 64 rows from the maxima m, in units of the scores, and the sums l, which carry 2**P_EXPONENT as P does."""
     if LSE:
         row = row0 + rows(m[:, None])
-        value = where(l > 0.0, (m * factor + log2(l) - P_EXPONENT) * LSE_UNIT, float("-inf"))
-        store(args.lse + as_int64(q_start + row) * (args.kv_heads * GROUP) + q_head, value, mask=row < q_len)
+        value = log_sum(args, where(l > 0.0, m * factor + log2(l) - P_EXPONENT, float("-inf")), q_head)
+        store(args.lse + as_int64(q_start + row) * (args.kv_heads * GROUP) + q_head, value * LSE_UNIT, mask=row < q_len)

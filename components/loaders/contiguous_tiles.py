@@ -26,7 +26,7 @@ class ContiguousTiles(Block):
         return column_blocks(problem)
 
     def box(self, problem: Problem) -> tuple[int, ...]:
-        return (1, TILE, problem.head_dim // column_blocks(problem))
+        return (1, TILE, problem.tile_dim // column_blocks(problem))
 
     def box_bytes(self, problem: Problem) -> int:
         return TILE * self.box(problem)[2] * problem.dtype.nbytes

@@ -18,11 +18,11 @@ SWIZZLE_BYTES = 128
 
 def column_blocks(problem: Problem) -> int:
     """128-byte column blocks of a tile row."""
-    return max(1, problem.head_dim * problem.dtype.nbytes // SWIZZLE_BYTES)
+    return max(1, problem.tile_dim * problem.dtype.nbytes // SWIZZLE_BYTES)
 
 
 def tile_port(problem: Problem) -> Port:
-    return Port("ring", problem.dtype, ("key", "dim"), (TILE, problem.head_dim), Place.SHARED, "swizzled", "dim")
+    return Port("ring", problem.dtype, ("key", "dim"), (TILE, problem.tile_dim), Place.SHARED, "swizzled", "dim")
 
 
 @frozen(kw_only=True)
@@ -42,7 +42,7 @@ class PagedTiles(Block):
         return self.pages(problem) * column_blocks(problem)
 
     def box(self, problem: Problem) -> tuple[int, ...]:
-        return (1, 1, problem.page, problem.head_dim // column_blocks(problem))
+        return (1, 1, problem.page, problem.tile_dim // column_blocks(problem))
 
     def box_bytes(self, problem: Problem) -> int:
         return self.box(problem)[2] * self.box(problem)[3] * problem.dtype.nbytes

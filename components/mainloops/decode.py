@@ -14,6 +14,7 @@ from tle_attn.checks.resources import register_cap, shared_limit
 from tle_attn.components.cores.small_m import SmallM
 from tle_attn.components.epilogues.store import StoreEpilogue
 from tle_attn.components.loaders.paged_tma import PagedTma
+from tle_attn.components.mainloops.options import check_keys_end, check_sums
 from tle_attn.components.masks.causal import Causal
 from tle_attn.components.reducers.split_merge import SplitMerge
 from tle_attn.components.rings.mbarrier import MbarrierRing
@@ -69,7 +70,7 @@ class DecodeMainloop(Mainloop):
     PHASE = "decode"
     ENTRIES = ("decode",)
     CHAINS = {
-        "score": ("args", "s", "key", "query", "head", "kv_len", "seq", "first_new"), "mask": ("args", "s", "key", "query", "head", "kv_len", "seq", "first_new"),
+        "score": ("args", "s", "key", "query", "head", "distance", "of_head", "kv_len", "seq", "first_new"), "head_value": ("args", "value", "head"), "mask": ("args", "s", "key", "query", "head", "kv_len", "seq", "first_new"),
         "first_key": ("args", "first", "kv_len"), "last_tile": ("args", "last", "seq"), "page_numbers": ("args", "pages", "seq", "head"), "tile_token": ("args", "token", "seq", "head"),
         "tile_end": ("args", "end", "seq", "head"), "denominator": ("args", "l", "m", "head"), "log_sum": ("args", "value", "head"), "output": ("args", "value", "head"),
     }  # fmt: skip
@@ -104,11 +105,7 @@ class DecodeMainloop(Mainloop):
         return next((loop for loop in fitting if loop.resources(problem).shared_bytes <= shared_limit(self.ctas_per_sm)), fitting[-1])
 
     def check(self, problem: Problem) -> None:
-        if not any(getattr(mask, "BOUNDS_KEYS", False) for mask in self.mask):
-            raise SpecError(
-                "no mask ends a sequence's keys at its length", key="mask", value=[mask.NAME for mask in self.mask], allowed='a list with block = "causal" in it',
-                reason="keys are read in whole tiles, and what follows the last token in its tile is never written; a recipe's [[mask]] replaces its parent's list",
-            )
+        check_keys_end(self.mask)
         if self.batch_invariant and not self.schedule.BATCH_INVARIANT:
             raise SpecError(
                 f"{self.schedule.NAME} cuts a sequence by what else is in the batch", key="mainloop.batch_invariant", value=True,
@@ -132,8 +129,6 @@ class DecodeMainloop(Mainloop):
                 f"{self.schedule.splits} splits are no whole clusters", key="schedule.splits", value=self.schedule.splits, allowed=f"a multiple of reduce.size, {cluster}",
                 reason="a cluster's CTAs are consecutive parts of one sequence",
             )
-        if sum(getattr(mask, "BOUNDS_KEYS", False) for mask in self.mask) > 1:
-            raise SpecError("two masks end a sequence's keys", key="mask", value=[mask.NAME for mask in self.mask], allowed="one of causal, length, tree", reason="one stands in place of the other")
         joined = {chain for _, block in self.parts() for chain in block.HOOKS}
         if {"first_key", "last_tile"} <= joined:
             raise SpecError(
@@ -143,9 +138,7 @@ class DecodeMainloop(Mainloop):
         if not self.loader.PAGED and ("last_tile" in joined or self.scale.KEY_SCALES):
             key = "mask" if "last_tile" in joined else "scale.block"
             raise SpecError(f"{self.loader.label()} has no pages", key="loader.block", value=self.loader.NAME, allowed="paged_tma", reason=f"what {key} says is found through page ids")
-        if not self.softmax.NORMALISED and (self.epilogue.lse != "none" or "log_sum" in joined):
-            key, value = ("epilogue.lse", self.epilogue.lse) if self.epilogue.lse != "none" else ("score", [score.NAME for score in self.score])
-            raise SpecError(f"{self.softmax.label()} has no sum of weights", key=key, value=value, allowed="softmax/online with it, or neither", reason="its weights are not normalised")
+        check_sums(self.softmax, self.epilogue, self.score, "softmax/online")
         if self.scale.KEY_SCALES and self.ring.stages < 2:
             raise SpecError(
                 "K scales per token need a second ring slot", key="ring.stages", value=self.ring.stages, allowed="2 or more",
@@ -299,7 +292,7 @@ def logits(args, s, factor, token, query, q_head, kv_len, seq, first_new):
     """Base-2 logits of a key tile, masked."""
     s = s * factor[None, :]
     key = (token + rows(s))[:, None]
-    s = score(args, s, key, query, q_head, kv_len, seq, first_new)
+    s = score(args, s, key, query, q_head, (query - key).to(F32), head_value(args, 0.0, q_head), kv_len, seq, first_new)
     s = mask(args, s, key, query, q_head, kv_len, seq, first_new)
     return s
 

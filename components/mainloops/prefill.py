@@ -14,6 +14,7 @@ from tle_attn.checks.resources import register_cap
 from tle_attn.components.cores.query_rows import QueryRows
 from tle_attn.components.epilogues.store_rows import StoreRows
 from tle_attn.components.loaders.paged_tiles import PagedTiles
+from tle_attn.components.mainloops.options import check_keys_end, check_sums
 from tle_attn.components.mainloops.unit_records import RECORDS, WORDS, describe, prepare, publish, word_of
 from tle_attn.components.masks.causal import Causal
 from tle_attn.components.rings.mbarrier import MbarrierRing
@@ -33,12 +34,16 @@ from tle_attn.dialect import (
     alloc_plain,
     barrier_arrive,
     barrier_wait,
+    cdiv,
     cols,
+    cols_from,
+    distances,
     fence_async,
     full_rows,
     jit,
     like_rows,
     maximum,
+    minimum,
     mma_zeros,
     named_arrive,
     named_wait,
@@ -79,10 +84,10 @@ class PrefillMainloop(Mainloop):
     PHASE = "prefill"
     ENTRIES = ("prefill",)
     CHAINS = {
-        "score": ("args", "s", "key", "query", "head"),
-        "mask": ("args", "s", "key", "query", "head", "kv_len"),
+        "score": ("args", "s", "key", "query", "head", "distance", "of_head"), "head_value": ("args", "value", "head"), "mask": ("args", "s", "key", "query", "head", "kv_len"),
         "first_key": ("args", "first", "kv_len"),
-    }
+        "denominator": ("args", "l", "m", "head"), "log_sum": ("args", "value", "head"),
+    }  # fmt: skip
 
     consumers: int = field(default=2, validator=one_of((1, 2), "consumer warpgroups of a CTA"))
     exclusive_exp: bool | None = field(default=None, validator=optional(instance_of(bool)))
@@ -96,7 +101,7 @@ class PrefillMainloop(Mainloop):
     score: tuple[Block, ...] = slot("score", many=True)
     mask: tuple[Block, ...] = slot("mask", many=True, factory=lambda: (Causal(),))
     tiles: Block = slot("tiles", factory=AllTiles, says=("BLOCK_MASK",))
-    softmax: Block = slot("softmax", factory=RowSoftmax)
+    softmax: Block = slot("softmax", factory=RowSoftmax, says=("NORMALISED",))
     v_operand: Block = slot("v_operand", factory=DirectRows, says=("TRANSPOSED",))
     schedule: Block = slot("schedule", factory=HeavyFirst)
     epilogue: Block = slot("epilogue", factory=StoreRows)
@@ -104,11 +109,11 @@ class PrefillMainloop(Mainloop):
     def check(self, problem: Problem) -> None:
         if problem.query_tokens != 1:
             raise SpecError("query_tokens is an option of decode", key="problem.query_tokens", value=problem.query_tokens, allowed="left out", reason="a prefill kernel reads its query counts from cu_seqlens_q")
-        if not any(getattr(mask, "BOUNDS_KEYS", False) for mask in self.mask):
-            raise SpecError(
-                "no mask ends a sequence's keys at its length", key="mask", value=[mask.NAME for mask in self.mask], allowed='a list with block = "causal" in it',
-                reason="keys are read in whole tiles, and what follows the last token in its tile is never written; a recipe's [[mask]] replaces its parent's list",
-            )
+        check_keys_end(self.mask)
+        for mask in self.mask:
+            if reason := getattr(mask, "DECODE_ONLY", None):
+                raise SpecError(f"{mask.label()} is a mask of decode", key="mask", value=mask.NAME, allowed="causal, length; tiles.block = \"block_mask\" for tiles of 128 x 128", reason=reason)
+        check_sums(self.softmax, self.epilogue, self.score, "softmax/rows")
         if self.exclusive_exp and self.consumers == 1:
             raise SpecError("one consumer has nobody to take turns with", key="exclusive_exp", value=True, allowed="left out, or consumers = 2", reason="turns are between two consumers")
         if self.positional and self.tiles.BLOCK_MASK:
@@ -128,17 +133,30 @@ class PrefillMainloop(Mainloop):
 
     @property
     def mask_all(self) -> bool:
-        """Every tile needs the element masks, not only those at the causal frontier."""
-        return any(not getattr(mask, "BOUNDS_KEYS", False) for mask in self.mask)
+        """Every tile needs the element masks, not only those where keys end or begin."""
+        return any(not getattr(mask, "BOUNDS_KEYS", False) and not getattr(mask, "INTERVAL", False) for mask in self.mask)
+
+    @property
+    def bounded(self) -> bool:
+        """Masks say where a query's keys begin: the tiles behind need none."""
+        return not self.mask_all and any(getattr(mask, "INTERVAL", False) for mask in self.mask)
+
+    @property
+    def scored(self) -> bool:
+        """Scores change between scaling and softmax."""
+        return any("score" in score.HOOKS for score in self.score)
 
     @property
     def positional(self) -> bool:
-        return self.mask_all or bool(self.score)
+        """Scores or masks of every tile want positions.  No tile is skipped then, and the text takes a tile's number from the loop's index wherever it can:
+        positions of a tile that is fixed in a loop are computed before it, which takes 60 registers.
+        """
+        return self.mask_all or self.bounded or self.scored
 
     @property
     def relative(self) -> bool:
         """Nothing asks where keys and queries are, only how far apart: positions may count from the tile's first key, which makes keys constants."""
-        return not self.score and all(getattr(mask, "RELATIVE", False) for mask in self.mask)
+        return all(getattr(block, "RELATIVE", "score" not in block.HOOKS and "mask" not in block.HOOKS) for block in (*self.score, *self.mask))
 
     @property
     def causal(self) -> bool:
@@ -163,10 +181,13 @@ class PrefillMainloop(Mainloop):
             "RECORDS": Constant(RECORDS, "records of units"),
             "WORDS": Constant(WORDS, "int32 words of the record of a unit"),
             "TURNS": Constant(self.turns(problem), "the consumers take turns in the exponentials"),
-            "SCORED": Constant(bool(self.score), "scores change between scaling and softmax"),
+            "SCORED": Constant(self.scored, "scores change between scaling and softmax"),
+            "HEAD_VALUES": Constant(any("head_value" in score.HOOKS for score in self.score), "a score has a number of its own for each query head"),
             "RELATIVE": Constant(self.relative, "positions count from the first key of a tile"),
             "CAUSAL": Constant(self.causal, "no query sees a key behind its own position"),
+            "POSITIONAL": Constant(self.positional, "scores or masks of every tile want positions, so that no tile is skipped"),
             "MASK_ALL": Constant(self.mask_all, "every tile needs the element masks"),
+            "BOUNDED": Constant(self.bounded, "masks say where keys begin"),
         }
 
     @property
@@ -179,7 +200,7 @@ class PrefillMainloop(Mainloop):
         return "grid (batch,), 4 warps"
 
     def requires(self, problem: Problem) -> tuple[Function, ...]:
-        d, t = problem.head_dim, problem.dtype
+        d, t = problem.tile_dim, problem.dtype
         k = Port("k_ring.slot", t, ("key", "dim"), (TILE, d), Place.SHARED, "swizzled", "dim")
         s = Port("s", DType.F32, ("query", "key"), (M, TILE), layout="mma")
         names = ["key_source", "load_query_tile", "take_queries", "add_weights", "row_sums", "survey", "open_tiles", "next_tile"]
@@ -191,7 +212,7 @@ class PrefillMainloop(Mainloop):
         return (*typed, *(Function(name) for name in names))
 
     def resources(self, problem: Problem) -> Resources:
-        d, t, stages = problem.head_dim, problem.dtype, self.ring.stages
+        d, t, stages = problem.tile_dim, problem.dtype, self.ring.stages
         copies, expect = self.loader.copies(problem), self.loader.box_bytes(problem)
         both = ("attend", "attend_2")[: self.consumers]
         buffers = [
@@ -297,7 +318,7 @@ def raw_scores(k_scales, k_empty, scales_full, i, s):
 
 
 @jit
-def logits(args, s, factor, tile, first_row, q_head, kv_len, masked: constexpr):
+def logits(args, s, factor, tile, first_row, q_head, of_head, kv_len, masked: constexpr):
     """Scores of a tile with all that the recipe does to them; first_row: position of the tile's first query row."""
     if SCORED:
         s = s * factor[:, None]
@@ -305,9 +326,9 @@ def logits(args, s, factor, tile, first_row, q_head, kv_len, masked: constexpr):
         key = cols(s)[None, :]
         query = (first_row - tile * TILE + rows(s))[:, None]
     else:
-        key = (tile * TILE + cols(s))[None, :]
+        key = cols_from(s, tile * TILE)[None, :]
         query = (first_row + rows(s))[:, None]
-    s = score(args, s, key, query, q_head)
+    s = score(args, s, key, query, q_head, distances(s, first_row - tile * TILE), of_head)
     if masked:
         s = mask(args, s, key, query, q_head, kv_len)
     return s
@@ -315,7 +336,7 @@ def logits(args, s, factor, tile, first_row, q_head, kv_len, masked: constexpr):
 
 @jit
 def step(
-    args, w: constexpr, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, i, tile, first_row, q_head, kv_len, factor, unit, o, p, m,
+    args, w: constexpr, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, i, tile, first_row, q_head, of_head, kv_len, factor, unit, o, p, m,
     l, masked: constexpr,
 ):
     """QK of tile i and PV of tile i - 1 in flight together; the softmax of tile i under PV."""
@@ -326,7 +347,7 @@ def step(
     product = begin_pv(operand, v_tiles, slot_of(i - 1), o)
     s = wgmma_wait(1, s)
     s = raw_scores(k_scales, k_empty, scales_full, i, s)
-    s = logits(args, s, factor, tile, first_row, q_head, kv_len, masked)
+    s = logits(args, s, factor, tile, first_row, q_head, of_head, kv_len, masked)
     larger = larger_maximum(s, m)
     o, product = go_on_with_pv(operand, v_tiles, slot_of(i - 1), o, product)
     if TURNS:
@@ -369,6 +390,9 @@ def attend(
             factor = smem_load_rows(factors.slot(item % RECORDS * CONSUMERS + w), s)
         else:
             factor = whole_factor(args, s)
+        if HEAD_VALUES:
+            # once, and not behind each product
+            of_head = head_value(args, 0.0, q_head)
         # a scale of 0 must not meet a masked score: 0 * -inf is NaN
         factor = maximum(factor, 1.0e-30)
         unit = factor
@@ -383,7 +407,7 @@ def attend(
             s = wgmma_wait(0, qk_rows(q, k_ring.slot(slot_of(done))))
             give_queries_back(q_empty, w, True)
             s = raw_scores(k_scales, k_empty, scales_full, done, s)
-            s = logits(args, s, factor, tile_0, first_row, q_head, kv_len, True)
+            s = logits(args, s, factor, tile_0, first_row, q_head, of_head, kv_len, True)
             m = larger_maximum(s, m)
             p, alpha = weights(s, m, m, unit, True)
             l = thread_sums(p)
@@ -391,22 +415,45 @@ def attend(
                 if (tile_0 + 1) * TILE > kv_len:
                     wait_slot(v_full, done)
                     clear_rows(v_atoms, slot_of(done), kv_len - tile_0 * TILE, w, both)
-            # tiles from `full` on cross this consumer's causal frontier: the first two at most.  Nobody but uniform() knows that bound: a compiler that did
-            # would make a branch of the first loop, which costs ptxas 30 registers.
-            full = kv_len // TILE
-            if CAUSAL:
-                full = maximum(first_row + 1, 0) // TILE
-            masked = uniform(2 if (count > 1) & (tile_1 >= full) else 1)
-            for i in range(1, masked):
-                o, p, m, l = step(
-                    args, w, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_1, first_row, q_head, kv_len, factor,
-                    unit, o, p, m, l, True,
-                )
-            for i in range(masked, count):
-                o, p, m, l = step(
-                    args, w, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i, first_row, q_head, kv_len, factor,
-                    unit, o, p, m, l, MASK_ALL,
-                )
+            if MASK_ALL:
+                for i in range(1, count):
+                    o, p, m, l = step(
+                        args, w, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i, first_row, q_head, of_head, kv_len, factor,
+                        unit, o, p, m, l, True,
+                    )
+            else:
+                # tiles from `full` on cross this consumer's causal frontier: the first two at most.  Nobody but uniform() knows that bound: a compiler that did
+                # would make a branch of the first loop, which costs ptxas 30 registers.
+                full = kv_len // TILE
+                if CAUSAL:
+                    full = maximum(first_row + 1, 0) // TILE
+                masked = uniform(2 if (count > 1) & (tile_1 >= full) else 1)
+                if BOUNDED:
+                    # the same two loops once more for tiles from `last` on, which hold the first keys that a query sees: text of their own would be a third step
+                    whole = cdiv(maximum(first_key(args, 0, first_row + 64), 0), TILE)
+                    last = uniform(minimum(maximum(tile_0 - whole + 1, masked), count))
+                    for part in range(uniform(2 if last < count else 1)):
+                        for i in range(last if part > 0 else 1, count if part > 0 else masked):
+                            o, p, m, l = step(
+                                args, w, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i, first_row, q_head, of_head, kv_len, factor,
+                                unit, o, p, m, l, True,
+                            )
+                        for i in range(count if part > 0 else masked, last):
+                            o, p, m, l = step(
+                                args, w, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i, first_row, q_head, of_head, kv_len, factor,
+                                unit, o, p, m, l, False,
+                            )
+                else:
+                    for i in range(1, masked):
+                        o, p, m, l = step(
+                            args, w, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i if POSITIONAL else tile_1, first_row, q_head, of_head, kv_len, factor,
+                            unit, o, p, m, l, True,
+                        )
+                    for i in range(masked, count):
+                        o, p, m, l = step(
+                            args, w, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i, first_row, q_head, of_head, kv_len, factor,
+                            unit, o, p, m, l, MASK_ALL,
+                        )
             give_queries_back(q_empty, w, False)
             end = done + count - 1
             wait_slot(v_full, end)
@@ -416,7 +463,7 @@ def attend(
             release(v_empty, end)
             done += count
         total = like_rows(row_sums(l), s)
-        inverse = inverse_of_rows(total)
+        inverse = inverse_of_rows(denominator(args, total, m * unit, q_head))
         if ROW_FACTORS:
             inverse = inverse * values
         q_head = word_of(work, item, 1)

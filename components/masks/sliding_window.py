@@ -23,6 +23,9 @@ class SlidingWindow(Block):
     KIND = "mask"
     NAME = "sliding_window"
     HOOKS = {"mask": "window_mask", "first_key": "window_first_key"}
+    #: prefill: only the distance of query and key counts, and a query sees every key from the first one on that it sees
+    RELATIVE = True
+    INTERVAL = True
 
     window: int = field(validator=at_least(1, "keys that a query sees, its own included", 2**30))
 

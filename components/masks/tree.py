@@ -24,6 +24,8 @@ class Tree(Block):
     HOOKS = {"mask": "tree_mask_rule"}
     #: it also bounds the keys by the sequence's length
     BOUNDS_KEYS = True
+    #: why prefill has no such mask
+    DECODE_ONLY = "drafts are a step of decode, whose few tokens are rows of one tile: problem.query_tokens up to 64; a matrix of every pair of a prompt's tokens would be read element by element"
 
     def arguments(self, problem: Problem) -> tuple[Argument, ...]:
         doc = "which of this step's tokens each sees [batch, query tokens, query tokens]"

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from attrs import frozen
 
-from tle_attn.dialect import F32, jit, load, maximum
+from tle_attn.dialect import absolute, jit, load
 from tle_attn.oracle import steps
 from tle_attn.spec import Argument, Block, Constant, Problem
 
@@ -20,7 +20,8 @@ class Alibi(Block):
 
     KIND = "score"
     NAME = "alibi"
-    HOOKS = {"score": "alibi_bias"}
+    HOOKS = {"score": "alibi_bias", "head_value": "alibi_slope"}
+    RELATIVE = True
 
     def constants(self, problem: Problem) -> dict[str, Constant]:
         return {"LOG2_E": Constant(math.log2(math.e), "base-2 units in a natural unit")}
@@ -36,12 +37,18 @@ class Alibi(Block):
         return {"score_steps": (steps.Alibi(given.get("alibi_slopes")),)}
 
     @staticmethod
-    def reference(s: torch.Tensor, key: torch.Tensor, query: torch.Tensor, head: torch.Tensor, alibi_slopes: torch.Tensor) -> torch.Tensor:
-        """Semantic definition, float64; s and the result in base-2 units."""
-        return s.double() - alibi_slopes.double()[head.long()] * math.log2(math.e) * (query - key).abs()
+    def reference(s: torch.Tensor, distance: torch.Tensor, of_head: torch.Tensor) -> torch.Tensor:
+        """Semantic definition of `alibi_bias`, float64; s and the result in base-2 units, of_head what `alibi_slope` gives: -slope * log2(e)."""
+        return s.double() + of_head.double() * distance.double().abs()
 
 
 @jit
-def alibi_bias(args, s, key, query, head):
+def alibi_slope(args, value, head):
+    """Of a token of distance, in base-2 units."""
+    return load(args.alibi_slopes + head) * (0.0 - LOG2_E)
+
+
+@jit
+def alibi_bias(args, s, distance, of_head):
     """s in base-2 units; a tree's keys may lie behind their query."""
-    return s - load(args.alibi_slopes + head) * LOG2_E * maximum(query - key, key - query).to(F32)
+    return s + of_head * absolute(distance)

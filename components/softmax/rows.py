@@ -22,6 +22,13 @@ TILE = 128
 P_MAX = {DType.BF16: 2.0**20, DType.FP8: 448.0}
 
 
+def step_functions() -> tuple[Function, ...]:
+    """What a prefill softmax gives its mainloop for 64 query rows and a key tile."""
+    s, p = (Port(name, DType.F32, ("query", "key"), (M, TILE), layout="mma") for name in ("s", "p"))
+    m, factor = (Port(name, DType.F32, ("query",), (M,)) for name in ("m", "factor"))
+    return (Function("larger_maximum", (s, m), (m,)), Function("weights", (s, m, m, factor), (p,)), Function("add_weights"), Function("row_sums"))
+
+
 @frozen(kw_only=True)
 class RowSoftmax(Block):
     """Running state of 64 query rows: m (largest score so far, in units of s), l [64, 4] (row sums).
@@ -33,6 +40,7 @@ class RowSoftmax(Block):
 
     KIND = "softmax"
     NAME = "rows"
+    NORMALISED = True
 
     p_exponent: int | None = field(default=None, validator=optional(at_least(0, "at the maximum P is 1 or more", 64)))
 
@@ -53,9 +61,7 @@ class RowSoftmax(Block):
         return {"P_EXPONENT": Constant(float(self.exponent(problem)), "P, l and O carry 2**P_EXPONENT")}
 
     def provides(self, problem: Problem) -> tuple[Function, ...]:
-        s, p = (Port(name, DType.F32, ("query", "key"), (M, TILE), layout="mma") for name in ("s", "p"))
-        m, factor = (Port(name, DType.F32, ("query",), (M,)) for name in ("m", "factor"))
-        return (Function("larger_maximum", (s, m), (m,)), Function("weights", (s, m, m, factor), (p,)), Function("add_weights"), Function("row_sums"))
+        return step_functions()
 
     def reference(self, s: torch.Tensor, m: torch.Tensor, l: torch.Tensor, factor: torch.Tensor, problem: Problem) -> tuple[torch.Tensor, ...]:
         """Semantic definition of a step, float64: p, m, l (a row's sum) and what O is multiplied by."""

@@ -5,21 +5,28 @@ import pytest
 from tle_attn.checks.resources import register_table
 from tle_attn.components.cores.small_m import SmallM
 from tle_attn.components.epilogues.store import StoreEpilogue
+from tle_attn.components.epilogues.store_rows import StoreRows
 from tle_attn.components.loaders.contiguous_tiles import ContiguousTiles
 from tle_attn.components.loaders.paged_tma import PagedTma
 from tle_attn.components.mainloops.decode import DecodeMainloop
 from tle_attn.components.mainloops.prefill import PrefillMainloop
 from tle_attn.components.masks.causal import Causal
+from tle_attn.components.masks.expression import MaskExpression
+from tle_attn.components.masks.length import Length
 from tle_attn.components.masks.sliding_window import SlidingWindow
+from tle_attn.components.masks.tree import Tree
 from tle_attn.components.rings.mbarrier import MbarrierRing
 from tle_attn.components.scales.per_tensor import PerTensor
 from tle_attn.components.scales.per_token_head import PerTokenHead
 from tle_attn.components.schedulers.heavy_first import HeavyFirst
 from tle_attn.components.schedulers.static_split import StaticSplit
 from tle_attn.components.schedulers.task_map import TaskMap
+from tle_attn.components.scores.sink import Sink
 from tle_attn.components.scores.soft_cap import SoftCap
 from tle_attn.components.softmax.online import OnlineSoftmax
+from tle_attn.components.softmax.row_sigmoid import RowSigmoid
 from tle_attn.components.softmax.rows import RowSoftmax
+from tle_attn.components.softmax.sigmoid import SigmoidWeights
 from tle_attn.components.tiles.block_mask import BlockMask
 from tle_attn.components.v_operand.direct import DirectV
 from tle_attn.components.v_operand.direct_rows import DirectRows
@@ -39,7 +46,8 @@ def kernel(problem: Problem | None = None, stages: int = 2, **slots) -> Kernel:
 @pytest.mark.parametrize("problem,slots,fitting", [
     (None, {"schedule": TaskMap()}, "schedule/heavy_first"),
     (None, {"schedule": StaticSplit()}, "schedule/heavy_first"),
-    (None, {"softmax": OnlineSoftmax()}, "softmax/rows"),
+    (None, {"softmax": OnlineSoftmax()}, "softmax/row_sigmoid, softmax/rows"),
+    (None, {"softmax": SigmoidWeights()}, "softmax/row_sigmoid, softmax/rows"),
     (None, {"v_operand": DirectV()}, "v_operand/direct_rows, v_operand/fp8_transpose"),
     (FP8, {"v_operand": Fp8RegisterV(), "scale": PerTensor()}, "v_operand/direct_rows, v_operand/fp8_transpose"),
     (None, {"qk": SmallM()}, "qk/query_rows"),
@@ -53,7 +61,7 @@ def test_a_block_of_decode_is_refused_and_one_of_prefill_named(problem, slots, f
 
 
 @pytest.mark.parametrize("slots,fitting", [
-    ({"schedule": HeavyFirst()}, "schedule/static_split, schedule/task_map"), ({"v_operand": DirectRows()}, "v_operand/direct"), ({"softmax": RowSoftmax()}, "softmax/online"),
+    ({"schedule": HeavyFirst()}, "schedule/static_split, schedule/task_map"), ({"v_operand": DirectRows()}, "v_operand/direct"), ({"softmax": RowSoftmax()}, "softmax/online"), ({"softmax": RowSigmoid()}, "softmax/online"),
 ])  # fmt: skip
 def test_a_block_of_prefill_in_a_decode_kernel(slots, fitting):
     with pytest.raises(PortError) as caught:
@@ -72,6 +80,14 @@ def test_a_block_of_prefill_in_a_decode_kernel(slots, fitting):
     (None, {"scale": PerTensor()}, "scale.block", ("per_tensor scales are for fp8 tensors",)),
     (FP8, {**TRANSPOSED, "scale": PerTokenHead(), "loader": ContiguousTiles()}, "scale.block", ("beside the pages of a cache", "allowed  per_tensor")),
     (FP8, {**TRANSPOSED, "scale": PerTensor(), "stages": 1}, "ring.stages", ("a transposed V needs a second ring slot", "2 or more")),
+    (None, {"mask": (Causal(), Length())}, "mask", ("two masks end a sequence's keys",)),
+    (None, {"mask": (Tree(),)}, "mask", ("mask/tree is a mask of decode", "rows of one tile")),
+    (None, {"softmax": RowSigmoid(), "epilogue": StoreRows(lse="e")}, "epilogue.lse", ("softmax/row_sigmoid has no sum of weights", "softmax/rows")),
+    (None, {"softmax": RowSigmoid(), "score": (Sink(),)}, "score", ("softmax/row_sigmoid has no sum of weights",)),
+    (None, {"mask": (Causal(), MaskExpression(value="key % 2 == 0")), "tiles": BlockMask()}, "tiles.block", ("a block mask goes with the causal mask alone",)),
+    (Problem(head_dim=256), {}, "problem.head_dim", ("prefill has no heads of 256", "64, 96, 128", "serialised")),
+    (Problem(head_dim=192), {}, "problem.head_dim", ("prefill has no heads of 192",)),
+    (Problem(head_dim=192, value_dim=128), {}, "problem.value_dim", ("K and V of one width", "a ring of one slot")),
     (None, {"consumers": 1, "exclusive_exp": True}, "exclusive_exp", ("one consumer has nobody to take turns with",)),
 ])  # fmt: skip
 def test_options_that_contradict_each_other(problem, slots, key, parts):

@@ -99,6 +99,11 @@ def _elementwise(a: dict[str, Any]) -> dict[str, torch.Tensor]:
     return {"out": torch.stack([torch.maximum(x, y), torch.minimum(x, y), torch.exp2(x), torch.log2(y), x / y, x + scalar])}
 
 
+def _positions(a: dict[str, Any]) -> dict[str, torch.Tensor]:
+    row, column = torch.arange(64)[:, None], torch.arange(128)[None, :]
+    return {"out": torch.stack([a["start"] + row - column, row * 1000 + a["start"] + column]).double()}
+
+
 def _vectors(a: dict[str, Any]) -> dict[str, torch.Tensor]:
     b = a["x"].double() * 2 + 0.5
     b = b - b.amax(1, keepdim=True)
@@ -210,6 +215,11 @@ CASES = (
     OpCase("k_where_le", "where_le uniform", {"x": "*fp32", "out": "*fp32", "n": "i32"},
            lambda g: {"x": normal(g, 32, 64), "out": poison(32, 64), "n": 13},
            lambda a: {"out": torch.where(torch.arange(64) <= torch.arange(32)[:, None] + a["n"], a["x"].double(), -3.5)}, opcodes="REDUX"),
+    OpCase("k_positions", "cols_from distances", {"out": "*fp32", "start": "i32"},
+           lambda g: {"out": poison(2, 64, 128), "start": -70001}, _positions),
+    OpCase("k_approximate", "absolute lg2 rcp", {"x": "*fp32", "out": "*fp32"},
+           lambda g: {"x": torch.exp2(8 * torch.randn(32, 64, generator=g)) * (ints(g, 32, 64, low=0, high=2, dtype=F32) * 2 - 1), "out": poison(3, 32, 64)},
+           lambda a: {"out": torch.stack([a["x"].double().abs(), a["x"].double().abs().log2(), 1 / a["x"].double().abs()])}, tolerance=1e-6, opcodes="MUFU.RCP MUFU.LG2"),
     OpCase("k_vectors", "full_rows full_cols like_rows like_cols move_rows move_cols", {"x": "*fp32", "v": "*fp32", "w": "*fp32", "out": "*fp32"},
            lambda g: {"x": ints(g, 32, 64, dtype=F32), "v": ints(g, 32, dtype=F32), "w": ints(g, 64, dtype=F32), "out": poison(32, 64)}, _vectors),
     OpCase("k_trans", "trans", {"x": "*fp32", "out": "*fp32"},

@@ -119,6 +119,24 @@ def k_where_le(x, out, n):
 
 
 @jit
+def k_positions(out, start):
+    s = mma_zeros(64, 128, BF16)
+    at = (rows(s) * 128)[:, None] + cols(s)[None, :]
+    store(out + at, distances(s, start))
+    store(out + 8192 + at, (rows(s)[:, None] * 1000 + cols_from(s, start)[None, :]).to(F32))
+
+
+@jit
+def k_approximate(x, out):
+    r, c = tile_index(32, 64, 4)
+    at = r[:, None] * 64 + c[None, :]
+    v = load(x + at)
+    store(out + at, absolute(v))
+    store(out + 2048 + at, lg2(absolute(v)))
+    store(out + 4096 + at, rcp(absolute(v)))
+
+
+@jit
 def k_vectors(x, v, w, out):
     r, c = tile_index(32, 64, 4)
     at = r[:, None] * 64 + c[None, :]

@@ -70,6 +70,7 @@ where = emu.ops.where
 where_le = emu.ops.where_le
 maximum = emu.ops.maximum
 minimum = emu.ops.minimum
+absolute = emu.ops.absolute
 exp2 = emu.ops.exp2
 fdiv = emu.ops.fdiv
 cdiv = emu.ops.cdiv
@@ -239,9 +240,15 @@ def query_factor(scale_log2, s):
 
 # ---- score[0]: score/alibi
 @jit
-def alibi_bias(alibi_slopes, s, key, query, head):
+def alibi_slope(alibi_slopes, head):
+    """Of a token of distance, in base-2 units."""
+    return load(alibi_slopes + head) * (0.0 - LOG2_E)
+
+
+@jit
+def alibi_bias(s, distance, of_head):
     """s in base-2 units; a tree's keys may lie behind their query."""
-    return s - load(alibi_slopes + head) * LOG2_E * maximum(query - key, key - query).to(F32)
+    return s + of_head * absolute(distance)
 
 
 # ---- mask[0]: mask/causal
@@ -565,10 +572,18 @@ def write_rows(out, out_token_stride, out_head_stride, value, row, d, keep, seq,
 
 # ---- chain score
 @jit
-def score(alibi_slopes, s, key, query, head):
+def score(s, distance, of_head):
     """Chain of alibi_bias, in recipe order."""
-    s = alibi_bias(alibi_slopes, s, key, query, head)
+    s = alibi_bias(s, distance, of_head)
     return s
+
+
+# ---- chain head_value
+@jit
+def head_value(alibi_slopes, value, head):
+    """Chain of alibi_slope, in recipe order."""
+    value = alibi_slope(alibi_slopes, head)
+    return value
 
 
 # ---- chain mask
@@ -655,7 +670,7 @@ def logits(alibi_slopes, s, factor, token, query, q_head):
     """Base-2 logits of a key tile, masked."""
     s = s * factor[None, :]
     key = (token + rows(s))[:, None]
-    s = score(alibi_slopes, s, key, query, q_head)
+    s = score(s, (query - key).to(F32), head_value(alibi_slopes, 0.0, q_head))
     s = mask(s, key, query)
     return s
 

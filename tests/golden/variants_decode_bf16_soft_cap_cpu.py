@@ -70,6 +70,7 @@ maximum = emu.ops.maximum
 minimum = emu.ops.minimum
 exp2 = emu.ops.exp2
 fdiv = emu.ops.fdiv
+rcp = emu.ops.rcp
 cdiv = emu.ops.cdiv
 reduce_max = emu.ops.reduce_max
 reduce_sum = emu.ops.reduce_sum
@@ -240,7 +241,7 @@ def query_factor(scale_log2, s):
 @jit
 def soft_cap_scores(s):
     """s in base-2 units; 2**(2 log2(e) logit / cap) = exp2(s * 2 / cap)."""
-    return CAP_LOG2 - fdiv(2.0 * CAP_LOG2, 1.0 + exp2(s * TWO_OVER_CAP))
+    return CAP_LOG2 - 2.0 * CAP_LOG2 * rcp(1.0 + exp2(s * TWO_OVER_CAP))
 
 
 # ---- mask[0]: mask/causal

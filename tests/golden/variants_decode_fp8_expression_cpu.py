@@ -76,7 +76,7 @@ where_le = emu.ops.where_le
 maximum = emu.ops.maximum
 minimum = emu.ops.minimum
 exp2 = emu.ops.exp2
-log2 = emu.ops.log2
+lg2 = emu.ops.log2
 fdiv = emu.ops.fdiv
 cdiv = emu.ops.cdiv
 reduce_max = emu.ops.reduce_max
@@ -266,7 +266,7 @@ def scale_output(v_scale, value):
 def score_82c961c4(s, key, query, head):
     """s - rate * log(1.0 + query - key) / (1 + head % 8)"""
     logit = s * 0.6931471805599453
-    return (logit - fdiv((0.5 * (log2(((1.0 + query.to(F32)) - key.to(F32))) * 0.6931471805599453)), (1 + (head % 8)).to(F32))) * 1.4426950408889634
+    return (logit - fdiv((0.5 * (lg2(((1.0 + query.to(F32)) - key.to(F32))) * 0.6931471805599453)), (1 + (head % 8)).to(F32))) * 1.4426950408889634
 
 
 # ---- mask[0]: mask/causal

@@ -14,7 +14,7 @@ from tests.compat.hpc_prefill_cases import grid
 from tests.gpu.helpers import LSE_ATOL, reference
 from tle_attn import verify
 from tle_attn.ops import prefill_plans
-from tle_attn.runtime import Plan
+from tle_attn.runtime import Plan, inputs
 from tle_attn.runtime.prefill import consumers_for
 from tle_attn.spec import Kernel
 from tle_attn.testing import PrefillProblem, compare, compare_lse
@@ -64,10 +64,11 @@ def config(recipe: str, group: int = 8, kv_heads: int = 1, page: int | None = No
 
 
 def run(plan: Plan, problem: PrefillProblem, out: torch.Tensor | None = None, **options: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """(out, lse) of a launch into poisoned outputs."""
-    out = problem.new_output() if out is None else out
+    """(out, lse) of a launch into poisoned outputs; what blocks want besides is random."""
+    out = problem.new_output(inputs.torch_dtype(plan.kernel.mainloop.epilogue.dtype)) if out is None else out
     lse = torch.full(out.shape[:2], torch.nan, device=out.device) if plan.kernel.mainloop.epilogue.lse != "none" else None
-    return plan.run(**problem.inputs, out=out, lse=lse, **options)
+    given = problem.inputs | verify.arguments_of(plan.kernel, problem) | options
+    return plan.run(**given, out=out, lse=lse)
 
 
 def compare_out(plan: Plan, problem: PrefillProblem, out: torch.Tensor, **options: Any) -> None:
@@ -99,12 +100,22 @@ POINTS = tuple(config(name, 8, 2, page) for name in PAGED for page in (16, 32, 6
 CONTIGUOUS = tuple(config(name, 8, 2) for name in DENSE if name not in PAGED)
 MASKED = tuple(config(name, 4, 2) for name in MASK)
 GROUPS = tuple(config(name, group, 3) for name in (BF16, *FP8[:1]) for group in (1, 2, 3, 5, 7, 16))
-HEAD_DIM_64 = (config(BF16, problem__head_dim=64),)
+HEAD_DIM_64 = tuple(config(f"variants/prefill_{dtype}_d64", kv_heads=2) for dtype in ("bf16", "fp8"))
+HEAD_DIM_96 = tuple(config(f"variants/prefill_{dtype}_d96", 5, 2, page) for dtype in ("bf16", "fp8") for page in (64, 16))
 SMALL = tuple(config(name, mainloop__consumers=1) for name in (*DENSE, *MASK))
 LSE = tuple(config(name, epilogue__lse=base) for name, base in ((BF16, "e"), (FP8[0], "2"), (MASK[0], "e")))
 MAIN = tuple(config(name) for name in (*DENSE, *MASK))
+WINDOW, SOFT_CAP, F32_OUT, MQA, ALIBI, SINK, EXPRESSION, SIGMOID = (
+    tuple(f"variants/prefill_{dtype}_{name}" for dtype in ("bf16", "fp8")) for name in ("window", "soft_cap", "f32_out", "mqa", "alibi", "sink", "expression", "sigmoid")
+)  # fmt: skip
+WINDOWS = tuple(config(name, 5, 2, page, **options) for name in WINDOW for page, options in ((64, {}), (16, {"mask[1]__window": 100}), (128, {"mask[1]__window": 1})))
+SOFT_CAPS = tuple(config(name, 5, 2) for name in SOFT_CAP)
+#: the other variants, with several key/value heads
+VARIANTS = tuple(config(name, 5, 2) for name in (*F32_OUT, *ALIBI, *EXPRESSION, *SIGMOID)) + tuple(config(name, 32) for name in MQA)
+VARIANTS += tuple(config(name, 5, 2, epilogue__lse="e") for name in SINK)
+VARIANTS += tuple(config(name, 4, 2, mainloop__consumers=1) for name in (WINDOW[0], ALIBI[0], SINK[1], SIGMOID[1]))
 
-ALL = tuple(dict.fromkeys((*POINTS, *CONTIGUOUS, *MASKED, *GROUPS, *HEAD_DIM_64, *LSE, *SMALL, *MAIN)))
+ALL = tuple(dict.fromkeys((*POINTS, *CONTIGUOUS, *MASKED, *GROUPS, *HEAD_DIM_64, *HEAD_DIM_96, *LSE, *SMALL, *MAIN, *WINDOWS, *SOFT_CAPS, *VARIANTS)))
 
 
 H200_MULTIPROCESSORS = 132

@@ -8,9 +8,10 @@ from attrs import evolve
 
 from tests.cases.helpers import dominant_key
 from tests.gpu import prefill_kernels as kernels
+from tests.gpu.helpers import reference
 from tests.gpu.prefill_kernels import RAGGED, check, compare_out, run
 from tle_attn.spec import DType
-from tle_attn.testing import relative_rms
+from tle_attn.testing import compare, relative_rms
 from tle_attn.verify import tolerance
 
 
@@ -39,9 +40,34 @@ def test_one_consumer(config):
     check(config, config.problem(seed=8))
 
 
-@by_label(kernels.HEAD_DIM_64)
-def test_head_dim_64(config):
+@by_label((*kernels.HEAD_DIM_64, *kernels.HEAD_DIM_96))
+def test_other_head_dims(config):
     check(config, config.problem(seed=4))
+
+
+@by_label(kernels.WINDOWS)
+def test_window(config):
+    """Keys before every window, which are not loaded, and tiles at the window's start; units whose first tiles end inside a tile."""
+    window = config.kernel().mainloop.mask[1].window
+    for pairs in (RAGGED, ((700, 700 + window), (65, 2 * window), (130, window + 127), (1, window + 1))):
+        check(config, config.problem(pairs, seed=17))
+
+
+@by_label(kernels.SOFT_CAPS)
+def test_soft_cap(config):
+    """Large scores, so that the cap matters."""
+    problem = config.problem(logit_std=30.0, seed=18)
+    plan = check(config, problem)
+    uncapped, _ = problem.reference()
+    with pytest.raises(AssertionError):
+        compare(reference(plan, problem)[0], uncapped, rms=0.1)
+
+
+@by_label(kernels.VARIANTS)
+def test_variants(config):
+    for layout in ("NHD", "HND"):
+        check(config, config.problem(layout=layout, seed=19))
+    check(config, config.problem([(1000, 5000)], seed=20))
 
 
 @by_label(kernels.LSE)

@@ -16,6 +16,7 @@ MASKS = (
     {"block": "causal"}, {"block": "length"}, {"block": "tree"}, {"block": "sliding_window", "window": 70}, {"block": "selected_tiles"},
     {"block": "expression", "value": "key % 3 != 1 or key == query"},
 )  # fmt: skip
+PREFILL_PARENTS = ("hy3/prefill_bf16", "hy3/prefill_fp8", "hy3/prefill_fp8_per_token", "hy3/prefill_bf16_contiguous", "hy3/prefill_bf16_block_mask")
 #: values that are often right, and some that never are
 OPTIONS: dict[str, tuple[Any, ...]] = {
     "problem.head_dim": (64, 96, 128, 128, 192, 256, 80),
@@ -52,4 +53,32 @@ def recipes(draw: st.DrawFn) -> Recipe:
     return recipe.set({key: draw(st.sampled_from(OPTIONS[key])) for key in keys})
 
 
+PREFILL_OPTIONS: dict[str, tuple[Any, ...]] = {
+    "problem.head_dim": (64, 96, 128, 192, 256),
+    "problem.group": (1, 3, 33),
+    "problem.page": (16, 32, 64, 64, 128),
+    "ring.stages": (1, 2, 3, 40),
+    "mainloop.consumers": (1, 2),
+    "mainloop.exclusive_exp": (True, False),
+    "qk.registers": (True, False),
+    "softmax.block": ("rows", "row_sigmoid", "online"),
+    "softmax.p_exponent": (0, 7, 30),
+    "epilogue.dtype": ("bf16", "f32", "fp8"),
+    "epilogue.lse": ("none", "e", "2"),
+    "epilogue.empty_row": ("zero", "nan"),
+}
+
+
+@st.composite
+def prefill_recipes(draw: st.DrawFn) -> Recipe:
+    """The same of prefill."""
+    recipe = tle_attn.load(draw(st.sampled_from(PREFILL_PARENTS)))
+    recipe.tables["score"] = draw(blocks(SCORES, 0))
+    recipe.tables["mask"] = draw(blocks(MASKS, 2))
+    keys = draw(st.lists(st.sampled_from(sorted(PREFILL_OPTIONS)), max_size=3, unique=True))
+    return recipe.set({key: draw(st.sampled_from(PREFILL_OPTIONS[key])) for key in keys})
+
+
+#: (queries, keys) of each sequence
+pairs = st.lists(st.tuples(st.one_of(st.sampled_from((0, 1, 64, 65, 128)), st.integers(0, 200)), st.one_of(st.sampled_from((0, 1, 127, 128, 129)), st.integers(0, 400))), min_size=1, max_size=3)
 lengths = st.lists(st.one_of(st.sampled_from((0, 1, 15, 16, 17, 63, 64, 65, 128)), st.integers(0, 400)), min_size=1, max_size=4)

@@ -2,11 +2,12 @@
 
 import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import strategies as st
 
-from tests.properties.strategies import lengths, recipes
+from tests.properties.strategies import lengths, pairs, prefill_recipes, recipes
 from tle_attn.codegen import generate
 from tle_attn.errors import SpecError
-from tle_attn.random_problems import problem_for
+from tle_attn.random_problems import prefill_problem_for, problem_for
 from tle_attn.runtime.executors import compile_kernel
 from tle_attn.spec import Kernel
 from tle_attn.verify import run_one, tolerance
@@ -28,7 +29,7 @@ def composed(recipe) -> Kernel:
 
 
 @settled(60)
-@given(recipes())
+@given(st.one_of(recipes(), prefill_recipes()))
 def test_a_recipe_is_refused_with_a_reason_or_generates(recipe):
     kernel = composed(recipe)
     texts = {generate(kernel, target).text.split("# ==== kernel text")[1] for target in ("cpu", "gluon", "tle")}
@@ -43,9 +44,17 @@ def test_emulation_agrees_with_the_oracle(recipe, kv_lens):
     assert failure is None, failure
 
 
+@settled(12)
+@given(prefill_recipes(), pairs)
+def test_emulation_of_prefill_agrees_with_the_oracle(recipe, lengths):
+    kernel = composed(recipe)
+    _, failure = run_one(kernel, "cpu", prefill_problem_for(kernel, lengths, kv_heads=1, seed=len(lengths)), tolerance(kernel)[0])
+    assert failure is None, failure
+
+
 @pytest.mark.filterwarnings("ignore")
-@settled(2)
-@given(recipes())
+@settled(3)
+@given(st.one_of(recipes(), prefill_recipes()))
 def test_generated_code_compiles(recipe):
     kernel = composed(recipe)
     facts = compile_kernel(kernel, kernel.mainloop.ENTRIES[0]).facts

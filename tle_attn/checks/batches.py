@@ -69,6 +69,8 @@ def _decode_batches(kernel: Kernel) -> list[Batch]:
 
 def _prefill_batches(kernel: Kernel) -> list[Batch]:
     """Units of work with the ring's edges as key tiles, one after the other on few CTAs; a single sequence, which is not planned; and nothing to do."""
+    from ..verify import oracle_options
+
     tile, edges = key_tile(kernel), ring_edges(kernel)
     decode_like = tuple((1 + 63 * (i % 3), max(n * tile - 5 * (i % 3), 0)) for i, n in enumerate(edges))
     made = [
@@ -76,6 +78,8 @@ def _prefill_batches(kernel: Kernel) -> list[Batch]:
         Batch("one sequence of several query tiles", ((2 * tile + 3, 3 * tile + 3),), sms=2),
         Batch("sequences of several query tiles", ((2 * tile + 3, 2 * tile + 3), (tile, 3 * tile)), sms=3),
     ]
+    if window := oracle_options(kernel).get("window"):
+        made.append(Batch("keys from before a window", ((tile + 3, window + 2 * tile + 3), (1, window + tile)), sms=3))
     if "block_mask" in kernel.arguments:
         pairs = ((tile + 1, edges[-1] * tile + 1), (1, 1), (2 * tile, 2 * tile))
         made += [Batch(f"a block mask that keeps {density:.0%}", pairs, sms=3, options={"mask_density": density}) for density in (0.0, 0.3)]

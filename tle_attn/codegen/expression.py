@@ -31,14 +31,14 @@ FUNCTIONS: dict[str, tuple[tuple[str, ...], str]] = {
     "where": ((BOOL, "number", "number"), "where({0}, {1}, {2})"),
     "min": (("number", "number"), "minimum({0}, {1})"),
     "max": (("number", "number"), "maximum({0}, {1})"),
-    "abs": (("number",), "maximum({0}, 0 - {0})"),
+    "abs": (("number",), "absolute({0})"),
     "float": (("number",), "{0}"),
     "exp": ((FLOAT,), f"exp2({{0}} * {LOG2E!r})"),
     "exp2": ((FLOAT,), "exp2({0})"),
-    "log": ((FLOAT,), f"(log2({{0}}) * {1 / LOG2E!r})"),
-    "log2": ((FLOAT,), "log2({0})"),
-    "tanh": ((FLOAT,), f"(1.0 - fdiv(2.0, 1.0 + exp2({{0}} * {2 * LOG2E!r})))"),
-    "sigmoid": ((FLOAT,), f"fdiv(1.0, 1.0 + exp2({{0}} * {-LOG2E!r}))"),
+    "log": ((FLOAT,), f"(lg2({{0}}) * {1 / LOG2E!r})"),
+    "log2": ((FLOAT,), "lg2({0})"),
+    "tanh": ((FLOAT,), f"(1.0 - 2.0 * rcp(1.0 + exp2({{0}} * {2 * LOG2E!r})))"),
+    "sigmoid": ((FLOAT,), f"rcp(1.0 + exp2({{0}} * {-LOG2E!r}))"),
 }
 _FLOAT_RESULT = frozenset(FUNCTIONS) - {"where", "min", "max", "abs"}
 

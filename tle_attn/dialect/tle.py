@@ -34,8 +34,10 @@ trans = tl.trans
 where = tl.where
 maximum = tl.maximum
 minimum = tl.minimum
+absolute = tl.abs
 exp2 = tl.exp2
 log2 = tl.log2
+lg2 = tl.log2
 fdiv = tl.fdiv
 cdiv = tl.cdiv
 reduce_max = tl.max
@@ -119,6 +121,21 @@ def rows(tile):
 @triton.jit
 def cols(tile):
     return tl.arange(0, tile.shape[1])
+
+
+@triton.jit
+def cols_from(tile, start):
+    return start + tl.arange(0, tile.shape[1])
+
+
+@triton.jit
+def distances(tile, start):
+    return (start + tl.arange(0, tile.shape[0])[:, None] - tl.arange(0, tile.shape[1])[None, :]).to(tl.float32)
+
+
+@triton.jit
+def rcp(x):
+    return 1.0 / x
 
 
 @triton.jit

@@ -52,6 +52,14 @@ def cols(tile: Tile) -> Tile:
     return _arange(tile.shape[1])
 
 
+def cols_from(tile: Tile, start: int) -> Tile:
+    return cols(tile) + start
+
+
+def distances(tile: Tile, start: int) -> Tile:
+    return (rows(tile)[:, None] + start - cols(tile)[None, :]).to(F32)
+
+
 def tile_index(m: int, n: int, vec: int) -> tuple[Tile, Tile]:
     power_of_two("tile_index", m, n, vec)
     if n % vec:
@@ -184,6 +192,10 @@ def where(condition: object, x: object, y: object) -> "Tile | Int64":
     return Tile(values, dtype) if values.shape else as_scalar(values, dtype)
 
 
+def absolute(x: object) -> "Tile | Int64":
+    return maximum(x, 0 - x)  # type: ignore[operator]
+
+
 def where_le(a: object, b: object, x: Tile, y: float) -> Tile:
     if x.dtype is not F32:
         raise EmulationError(f"where_le of a {x.dtype} tile: fp32 is expected, at {at(here())}")
@@ -209,6 +221,13 @@ def log2(x: Tile) -> Tile:
 
 def fdiv(x: object, y: object) -> Tile:
     return _lifted(x) / y
+
+
+def rcp(x: object) -> Tile:
+    tile = _lifted(x)
+    if (tile.values < 2.0**-126).any():
+        raise EmulationError(f"rcp of a value below 2**-126, which the device takes for 0, at {at(here())}")
+    return _float_function(lambda values: 1.0 / values, tile, "rcp")
 
 
 def cdiv(x: int, y: int) -> int:

@@ -65,15 +65,16 @@ class PrefillPlan(Plan):
         """A batch of one sequence needs no planner."""
         return super().planned and self.batch > 1
 
-    def schedule(self, cu_seqlens_q: torch.Tensor, kv_lens: torch.Tensor, *, workspace: Workspace | None = None) -> None:
+    def schedule(self, cu_seqlens_q: torch.Tensor, kv_lens: torch.Tensor, *, workspace: Workspace | None = None, **extra: Any) -> None:
         """Launch the planner for these lengths; one call serves all layers of a step.  Nothing is read on the host.
 
         A batch of one sequence is not planned: the call does nothing.  `workspace` with "units": the caller's records to fill, `needs["units"]` of them.
+        `extra`: arguments of blocks, as `run` takes them.
         """
         prefill_inputs.check_lengths(cu_seqlens_q, kv_lens, self.batch, self.device)
         self._check_planner()
         if self.planned:
-            values = {"cu_seqlens_q": cu_seqlens_q, "kv_lens": kv_lens}
+            values = self._with_extra({"cu_seqlens_q": cu_seqlens_q, "kv_lens": kv_lens}, extra, "plan_units")
             self._launch("plan_units", (self.batch,), values, self._tensors(("units",), workspace))
         self._own_records_filled |= "units" not in (workspace or {})
 
@@ -154,7 +155,7 @@ class PrefillPlan(Plan):
         if not units:
             return out, lse
         if self.planned and not scheduled:
-            self.schedule(cu_seqlens_q, kv_lens, workspace=workspace)
+            self.schedule(cu_seqlens_q, kv_lens, workspace=workspace, **extra)
         self._launch(self.entry, (min(self.ctas, units),), values, held)
         return out, lse
 

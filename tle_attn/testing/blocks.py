@@ -34,14 +34,17 @@ def chain_ports(chain: str, problem: Problem) -> Function:
     s = Port("s", DType.F32, ("key", "query"), (TILE, n), layout="mma")
     key = Port("key", DType.I32, ("key", "query"), (TILE, 1))
     query, head = (Port(name, DType.I32, ("key", "query"), (1, n)) for name in ("query", "head"))
+    distance = Port("distance", DType.F32, ("key", "query"), (TILE, n), layout="mma")
+    number = Port("value", DType.F32, (), ())
+    of_head = Port("of_head", DType.F32, ("key", "query"), (1, n))
     first, kv_len, kv_head, seq, first_new = (Port(name, DType.I32, (), ()) for name in ("first", "kv_len", "head", "seq", "first_new"))
     l, m, state = (Port(name, DType.F32, ("query",), (n,)) for name in ("l", "m", "value"))
     row_head = Port("head", DType.I32, ("query",), (n,))
     value = Port("value", DType.F32, ("dim", "query"), (d, n), layout="mma")
-    logits = (s, key, query, head, kv_len, seq, first_new), (s,)
+    logits = (s, key, query, head, distance, of_head, kv_len, seq, first_new), (s,)
     chains = {
         "score": logits, "mask": logits, "first_key": ((first, kv_len), (first,)), "denominator": ((l, m, row_head), (l,)), "log_sum": ((state, row_head), (state,)),
-        "output": ((value, kv_head), (value,)),
+        "output": ((value, kv_head), (value,)), "head_value": ((number, kv_head), (number,)),
     }  # fmt: skip
     return Function(chain, *chains[chain])
 

@@ -1,5 +1,7 @@
 """ALiBi against its definition: the right slope for each head, on both sides of the query."""
 
+import math
+
 import torch
 
 from tle_attn.components.scores.alibi import Alibi
@@ -7,13 +9,22 @@ from tle_attn.testing.blocks import check_block
 
 
 def test_random_scores(target, problem, seed):
-    head = torch.randint(0, 32, (1, problem.columns))
-    check_block(Alibi(), "alibi_bias", problem=problem, inputs={"alibi_slopes": torch.rand(32), "head": head}, target=target, seed=seed)
+    check_block(Alibi(), "alibi_bias", problem=problem, target=target, seed=seed)
+
+
+def test_slopes(target, seed):
+    """Of each head, in base-2 units."""
+
+    def reference(head, alibi_slopes):
+        return -alibi_slopes.double()[int(head)] * math.log2(math.e)
+
+    slopes = torch.rand(32)
+    for head in (0, 7, 31):
+        check_block(Alibi(), "alibi_slope", inputs={"head": head, "value": 0.0, "alibi_slopes": slopes}, reference=reference, target=target, seed=seed)
 
 
 def test_distance_is_symmetric_and_zero_at_the_query(target):
-    key, query = torch.arange(64)[:, None], torch.full((1, 8), 20)
-    inputs = {"s": torch.zeros(64, 8), "key": key, "query": query, "head": torch.arange(8)[None, :], "alibi_slopes": torch.arange(1.0, 9.0)}
-    run = check_block(Alibi(), "alibi_bias", inputs=inputs, target=target)
-    s = run.outputs["s"]
+    distance = (20.0 - torch.arange(64)[:, None]).expand(64, 8)
+    inputs = {"s": torch.zeros(64, 8), "distance": distance, "of_head": torch.arange(1.0, 9.0)[None, :]}
+    s = check_block(Alibi(), "alibi_bias", inputs=inputs, target=target).outputs["s"]
     assert not s[20].any() and torch.equal(s[20 - 7], s[20 + 7]) and torch.allclose(s[0] / s[0, 0], torch.arange(1.0, 9.0))

@@ -30,6 +30,7 @@ store = gl.store
 where = gl.where
 maximum = gl.maximum
 minimum = gl.minimum
+absolute = gl.abs
 exp2 = gl.exp2
 log2 = gl.log2
 fdiv = gl.fdiv

@@ -31,6 +31,35 @@ def cols(tile):
 
 
 @gluon.jit
+def cols_from(tile, start):
+    # in parts 8 j + c: a thread has few c, and its j are constants, which a compiler that saw whole indices would keep in registers
+    index = gl.arange(0, tile.shape[1], gl.SliceLayout(0, tile.type.layout)).reshape([tile.shape[1] // 8, 8])
+    parts: constexpr = index.type.layout
+    index = (start + gl.arange(0, 8, gl.SliceLayout(0, parts)))[None, :] + (8 * gl.arange(0, tile.shape[1] // 8, gl.SliceLayout(1, parts)))[:, None]
+    return gl.convert_layout(index.reshape([tile.shape[1]]), gl.SliceLayout(0, tile.type.layout), assert_trivial=True)
+
+
+@gluon.jit
+def distances(tile, start):
+    parts: constexpr = tile.reshape([tile.shape[0], tile.shape[1] // 8, 8]).type.layout
+    row = gl.arange(0, tile.shape[0], gl.SliceLayout(1, gl.SliceLayout(2, parts)))[:, None][:, :, None]
+    column = gl.arange(0, 8, gl.SliceLayout(0, gl.SliceLayout(1, parts)))[None, :][:, None, :]
+    group = (8 * gl.arange(0, tile.shape[1] // 8, gl.SliceLayout(0, gl.SliceLayout(2, parts))))[None, :][:, :, None]
+    apart = (start + row - column).to(gl.float32) - group.to(gl.float32)
+    return gl.convert_layout(apart.reshape([tile.shape[0], tile.shape[1]]), tile.type.layout, assert_trivial=True)
+
+
+@gluon.jit
+def lg2(x):
+    return gl.inline_asm_elementwise("lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1)
+
+
+@gluon.jit
+def rcp(x):
+    return gl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1)
+
+
+@gluon.jit
 def tile_index(m: constexpr, n: constexpr, vec: constexpr):
     layout: constexpr = _coalesced_layout(n, vec, gl.num_warps())
     return gl.arange(0, m, gl.SliceLayout(1, layout)), gl.arange(0, n, gl.SliceLayout(0, layout))

@@ -188,6 +188,10 @@ def minimum(x, y, propagate_nan=None):
     return ops.minimum(x, y)
 
 
+def _abs(x):
+    return ops.absolute(x)
+
+
 def exp2(x):
     return ops.exp2(x)
 
@@ -242,4 +246,4 @@ EXPORTS = {
         *("reshape", "permute", "trans", "join", "where", "maximum", "minimum", "exp2", "log2", "fdiv", "cdiv", "cumsum"),
         *("debug_barrier", "inline_asm_elementwise"),
     )
-} | {"tuple": tuple, "range": _range, "max": _max, "sum": _sum}
+} | {"abs": _abs, "tuple": tuple, "range": _range, "max": _max, "sum": _sum}

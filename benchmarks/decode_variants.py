@@ -1,8 +1,7 @@
-"""What variants cost: each beside the plain kernel that its recipe extends, on work of the same size: `python -m benchmarks.costs --out FILE`.
+"""Time the variants of decode beside the plain kernels that their recipes extend: `python -m benchmarks.decode_variants --out FILE`.
 
-Decode: 64 sequences of which the variant reads as many bytes of K and V as the plain kernel (shorter sequences for wider heads, longer ones for a window).
-Prefill: 8192 queries and keys; a window is compared with its share of the tiles.  Each variant is verified against the float64 oracle first.
-`ratio` is the variant's time over the plain kernel's, both for the same work.  Exit status: 0, or 1 if a variant was wrong or above `--limit`.
+64 sequences of which the variant reads as many bytes of K and V as the plain kernel: shorter ones for wider heads, longer ones for a window.  Each variant is
+verified against the float64 oracle first.  `over_plain` is the ratio of the times.  Exit status: 0, or 1 if a variant was wrong or above `--limit`.
 """
 
 from __future__ import annotations
@@ -16,19 +15,17 @@ from typing import Any
 import torch
 
 import tle_attn
-from benchmarks import prefill_problems, workloads
+from benchmarks import workloads
 from benchmarks.compiling import compile_all
-from benchmarks.prefill_cases import TILE, Case, square
 from benchmarks.records import Record, command_line
 from benchmarks.watchdog import watch
 from tle_attn.build import has_hopper, versions
 from tle_attn.report.timing import Timer, capture
 from tle_attn.spec import Kernel
-from tle_attn.testing import ContiguousDecodeProblem, DecodeProblem, PrefillProblem
+from tle_attn.testing import ContiguousDecodeProblem, DecodeProblem
 from tle_attn.verify import arguments_of, oracle_options, quant_type, verify_kernel
 
-BATCH, TOKENS, QUERIES = 64, 4096, 8192
-QUERY_HEADS = 32
+BATCH, TOKENS = 64, 4096
 #: (recipe, query tokens)
 Plain = tuple[str, int]
 #: a variant that reads a part of its keys has sequences this many times as long
@@ -70,31 +67,9 @@ def decode_problem(kernel: Kernel) -> tuple[DecodeProblem, dict[str, torch.Tenso
     return problem, given
 
 
-def prefill_problem(kernel: Kernel) -> tuple[PrefillProblem, dict[str, torch.Tensor]]:
-    heads = (QUERY_HEADS, QUERY_HEADS // kernel.problem.group)
-    case = Case(
-        group="square",
-        name="cost",
-        pairs=square(QUERIES),
-        dtype=kernel.problem.dtype.value,
-        quant=quant_type(kernel),
-        heads=heads,
-        head_dim=kernel.problem.head_dim,
-    )
-    problem = prefill_problems.make_problem(case)
-    return problem, arguments_of(kernel, problem)
-
-
-def tiles_of(kernel: Kernel) -> int:
-    """128 x 128 tiles of a causal square that a prefill kernel visits; a window's first tile counts whole."""
-    window, rows = oracle_options(kernel).get("window"), QUERIES // TILE
-    first = [0 if not window else max(0, row * TILE - window + 1) // TILE for row in range(rows)]
-    return sum(row + 1 - start for row, start in enumerate(first))
-
-
 def measure(kernel: Kernel, timer: Timer) -> tuple[float, float]:
     """Microseconds, warm and cold, planned before."""
-    problem, given = decode_problem(kernel) if kernel.mainloop.PHASE == "decode" else prefill_problem(kernel)
+    problem, given = decode_problem(kernel)
     plan = tle_attn.plan(kernel, **problem.geometry)
     out = problem.new_output(torch.float32 if kernel.mainloop.epilogue.dtype.value == "f32" else torch.bfloat16)
     lse = torch.empty(out.shape[:2], device="cuda") if kernel.mainloop.epilogue.lse != "none" else None
@@ -106,8 +81,8 @@ def measure(kernel: Kernel, timer: Timer) -> tuple[float, float]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.costs", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--recipes", nargs="+", default=[r for r in tle_attn.list_recipes() if r.startswith("variants/")], metavar="RECIPE")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.decode_variants", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recipes", nargs="+", default=[r for r in tle_attn.list_recipes() if r.startswith("variants/decode_")], metavar="RECIPE")
     parser.add_argument("--limit", type=float, default=1.1, help="times of the plain kernel that are too slow")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes that compile")
     parser.add_argument("--out", type=Path, help="write the record here")
@@ -118,7 +93,7 @@ def main(argv: list[str] | None = None) -> int:
     plains = {plain_of(recipe, kernel) for recipe, kernel in kernels.items()}
     compiled: dict[Any, Kernel] = {**kernels, **{plain: kernel_of(plain[0], query_tokens=plain[1]) for plain in plains}}
     compile_all(compiled, options.jobs)
-    command = command_line("benchmarks.costs", sys.argv[1:] if argv is None else argv)
+    command = command_line("benchmarks.decode_variants", sys.argv[1:] if argv is None else argv)
     record = Record(" ".join(" ".join(__doc__.split("\n\n")[1:]).split()), versions(), command)
     timer, failures = Timer(), 0
     plain_times: dict[Plain, tuple[float, float]] = {}
@@ -136,22 +111,12 @@ def main(argv: list[str] | None = None) -> int:
             failures += 1
             print(f"FAILED {recipe}: {error}", flush=True)
             continue
-        share = tiles_of(kernel) / tiles_of(compiled[plain]) if kernel.mainloop.PHASE == "prefill" else 1.0
         plain_us, plain_cold = plain_times[plain]
-        row = {
-            "recipe": recipe,
-            "plain": plain[0],
-            "query_tokens": plain[1],
-            "share": share,
-            "us": us,
-            "us_cold": us_cold,
-            "plain_us": plain_us,
-            "plain_us_cold": plain_cold,
-        }
-        row |= {"ratio": us / (plain_us * share), "ratio_cold": us_cold / (plain_cold * share), "error": result.error}
-        failures += row["ratio"] > options.limit
+        row = {"recipe": recipe, "plain": plain[0], "query_tokens": plain[1], "us": us, "us_cold": us_cold, "plain_us": plain_us, "plain_us_cold": plain_cold}
+        row |= {"over_plain": us / plain_us, "over_plain_cold": us_cold / plain_cold, "rel_rms": result.error}
+        failures += row["over_plain"] > options.limit
         record.rows.append(row)
-        print(f"{recipe}: {us:.1f} us, plain {plain_us:.1f}, share {share:.3f}: ratio {row['ratio']:.3f} (cold {row['ratio_cold']:.3f})", flush=True)
+        print(f"{recipe}: {us:.1f} us, plain {plain_us:.1f}: {row['over_plain']:.3f} times (cold {row['over_plain_cold']:.3f})", flush=True)
         if options.out:
             record.save(options.out)
     return 1 if failures else 0
