@@ -287,6 +287,12 @@ def pv_product(v_tile, p_tile, o):
 
 
 @jit
+def add_product(product):
+    """The output after a tile: the product was added to it by the tensor cores."""
+    return product
+
+
+@jit
 def head_dim_of(row):
     """Head element of an accumulator row."""
     return row
@@ -657,10 +663,11 @@ def attend(
             wait_tile(v_full, i)
             v = take_v(v_ring.slot(slot_of(i)))
             m, l, o = softmax_step(s, m, l, o, p_tile)
-            o = pv_product(v, p_tile, o)
+            product = pv_product(v, p_tile, o)
             wait_tile(k_full, i + 1)
             s = qk_product(k_ring.slot(slot_of(i + 1)), q_smem)
-            o, s = wgmma_wait(0, (o, s))
+            product, s = wgmma_wait(0, (product, s))
+            o = add_product(product)
             release(v_empty, i)
             release(k_empty, i + 1)
             s = logits(s, factor, (first + i + 1) * TILE, query)
@@ -672,7 +679,7 @@ def attend(
             clear_v(v_tile, kv_len - (first + last) * TILE)
         v = take_v(v_tile)
         m, l, o = softmax_step(s, m, l, o, p_tile)
-        o = wgmma_wait(0, pv_product(v, p_tile, o))
+        o = add_product(wgmma_wait(0, pv_product(v, p_tile, o)))
         release(v_empty, last)
     finish(
         kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, o, m, l, seq, head, slot, first_slot, splits,

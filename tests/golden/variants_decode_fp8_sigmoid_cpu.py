@@ -297,8 +297,16 @@ def clear_v(v_tile, valid):
 
 @jit
 def pv_product(v, p_tile, o):
-    """Asynchronous o + V^T P^T; v: what take_v gave."""
-    return wgmma(register_operand(v, o), p_tile, o, trans_b=True)
+    """Asynchronous V^T P^T, added to o by the tensor cores or to be added in fp32; v: what take_v gave."""
+    product = wgmma(register_operand(v, o), p_tile, trans_b=True)
+    return product
+
+
+@jit
+def add_product(o, product):
+    """The output after a tile."""
+    product = o + product
+    return product
 
 
 @jit
@@ -695,10 +703,11 @@ def attend(
             wait_tile(v_full, i)
             v = take_v(v_ring.slot(slot_of(i)))
             m, l, o = softmax_step(s, m, l, o, p_tile)
-            o = pv_product(v, p_tile, o)
+            product = pv_product(v, p_tile, o)
             wait_tile(k_full, i + 1)
             s = qk_product(k_ring.slot(slot_of(i + 1)), q_smem)
-            o, s = wgmma_wait(0, (o, s))
+            product, s = wgmma_wait(0, (product, s))
+            o = add_product(o, product)
             release(v_empty, i)
             release(k_empty, i + 1)
             s = logits(s, factor, (first + i + 1) * TILE, query)
@@ -710,7 +719,7 @@ def attend(
             clear_v(v_tile, kv_len - (first + last) * TILE)
         v = take_v(v_tile)
         m, l, o = softmax_step(s, m, l, o, p_tile)
-        o = wgmma_wait(0, pv_product(v, p_tile, o))
+        o = add_product(o, wgmma_wait(0, pv_product(v, p_tile, o)))
         release(v_empty, last)
     finish(
         v_scale, kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, o, m, l, seq, head, slot, first_slot,
