@@ -102,17 +102,17 @@ def first_reference(s):
 
 
 @jit
-def softmax_step(s, m, l, o, p_tile):
+def softmax_step(args, s, m, l, o, p_tile, ratio):
     """One key tile: P in shared memory for the product; m, l and o follow the maximum where P left its range."""
     p = exp2(s - (m - P_EXPONENT)[None, :])
-    if publish_p(p_tile, p, P_LIMIT) != 0:
+    if publish_p(p_tile, tile_weights(args, p, ratio, P_LIMIT), P_LIMIT) != 0:
         m_new = maximum(m, reduce_max(s, 0))
         alpha = exp2(m - m_new)
         o = o * alpha[None, :]
         l = l * alpha[None, :]
         m = m_new
         p = exp2(s - (m - P_EXPONENT)[None, :])
-        publish_p(p_tile, p, P_LIMIT)
+        publish_p(p_tile, tile_weights(args, p, ratio, P_LIMIT), P_LIMIT)
         # ends the exchange of the maximum here, or the compiler would put a barrier into every step behind this branch
         role_sync()
     return m, l + p, o

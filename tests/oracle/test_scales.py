@@ -67,7 +67,7 @@ def test_k_scale_per_token_and_head(case, width, as_bytes):
         ("k_scale", _scale(4, 1, 2, 32), ValueError, "k_scale: shape"),
         ("k_scale", _scale(4, 2, 2, 33).view(torch.uint8)[..., 1:129], ValueError, "k_scale: bytes with strides"),
         ("v_scale", _scale(1).half(), TypeError, "v_scale: torch.float16; must be torch.float32"),
-        ("v_scale", _scale(4), ValueError, r"v_scale: shape \[4\]; must be \[1\] or \[2\]"),
+        ("v_scale", _scale(4), ValueError, r"v_scale: shape \[4\] as float32; must be \[1\], \[2\] or \[4, ceil\(48 / W\), 2, W\]"),
     ],
 )
 def test_scales_that_do_not_fit(case, name, scale, error, message):
