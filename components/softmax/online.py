@@ -29,7 +29,8 @@ def step_functions(problem: Problem) -> tuple[Function, ...]:
     m = Port("m", DType.F32, ("query",), (n,))
     o = Port("o", DType.F32, ("dim", "query"), (d, n), layout="mma")
     p_tile = Port("p_tile", problem.dtype, ("query", "key"), (n, TILE), Place.SHARED, "swizzled", "key")
-    return (Function("first_reference", (s,), (m,)), Function("softmax_step", (s, m, l, o), (m, l, o, p_tile)))
+    ratio = Port("ratio", DType.F32, ("key",), (TILE,))
+    return (Function("first_reference", (s,), (m,)), Function("softmax_step", (s, m, l, o, ratio), (m, l, o, p_tile)))
 
 
 @frozen(kw_only=True)

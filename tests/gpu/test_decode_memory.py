@@ -12,6 +12,7 @@ from tle_attn.testing import DecodeProblem
 
 CONFIGS = (*(kernels.config(kernels.DYNAMIC, q, page) for q, page in ((1, 64), (3, 16), (1, 128))), kernels.config(kernels.STATIC))
 CONFIGS += (kernels.config(kernels.FP8), kernels.config(kernels.FP8_PER_TOKEN), kernels.config(kernels.FP8_PER_TOKEN, 1, 16))
+CONFIGS += (kernels.config(kernels.KV_PER_TOKEN), kernels.config(kernels.KV_PER_TOKEN, 1, 16), kernels.config(kernels.KV_PER_TOKEN, 2, 128))
 PARTIAL = (1, 13, 63, 65, 127, 3000, 0, 9001)
 
 
