@@ -11,8 +11,7 @@ from __future__ import annotations
 import torch
 from attrs import frozen
 
-from tle_attn.components.scales.per_tensor import q_scale_arguments
-from tle_attn.components.scales.per_token_head import PerTokenHead, fetch_key_scales, publish_key_scales, query_factor
+from tle_attn.components.scales.per_token_head import PerTokenHead, fetch_key_scales, publish_key_scales, query_factor  # noqa: F401  (the block's device text)
 from tle_attn.dialect import as_int64, barrier_arrive, fdiv, jit, load, maximum, reduce_max, smem_store, static_range, vec_index, where
 from tle_attn.errors import SpecError
 from tle_attn.spec import Argument, Constant, Function, Port, Problem
@@ -35,7 +34,10 @@ class PerTokenHeadKV(PerTokenHead):
     def check(self, problem: Problem) -> None:
         super().check(problem)
         if problem.v_dim != 128:
-            raise SpecError(f"V scales per token and head are for heads of 128 values, not {problem.v_dim}", key="problem.value_dim", value=problem.v_dim, allowed="128", reason="a row of scales has the bytes of a row of the V cache")
+            raise SpecError(
+                f"V scales per token and head are for heads of 128 values, not {problem.v_dim}", key="problem.value_dim", value=problem.v_dim, allowed="128",
+                reason="a row of scales has the bytes of a row of the V cache",
+            )
 
     def constants(self, problem: Problem) -> dict[str, Constant]:
         return {**super().constants(problem), "LEAST_TOP": Constant(LEAST, "what V scales of a tile are divided by at least: all of them may be 0")}

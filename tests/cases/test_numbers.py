@@ -41,7 +41,7 @@ def test_13_one_dominant_key_among_diffuse_ones(recipe, options, seed):
     assert (out.float() - 1).abs().max() < 0.02
 
 
-@pytest.mark.parametrize("recipe", [STATIC, FP8])
+@pytest.mark.parametrize("recipe", [STATIC, FP8, KV_PER_TOKEN])
 def test_14_lengths_around_tiles_and_spreads_of_scores(recipe, seed):
     """Decode's side of the case: cosine at least 0.998, and an error that does not grow with the spread.
 

@@ -205,7 +205,7 @@ def check_scales(kernel: Any, batch: int, query_heads: int, kv_heads: int, pages
 def check_kv_scales(kernel: Any, kv_heads: int, pages: int, device: Any, k_scale: Any, v_scale: Any) -> dict[str, Any]:
     """Scales of an fp8 cache by kernel argument: one each, or one of every key (in rows of 32 by page and head) and of every head's values, or of every value too."""
     page, scale = kernel.problem.page, kernel.mainloop.scale
-    values = {}
+    values: dict[str, Any] = {}
     if scale.VALUE_SCALES:
         values |= _token_scales("v_scale", v_scale, page, kv_heads, pages, device)
     else:
