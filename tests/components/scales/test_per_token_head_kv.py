@@ -3,13 +3,17 @@
 import pytest
 import torch
 
+import tle_attn
+from tle_attn import emu
 from tle_attn.components.scales.per_token_head_kv import LEAST, PerTokenHeadKV
 from tle_attn.errors import SpecError
+from tle_attn.random_problems import problem_for
 from tle_attn.spec import Argument, DType, MBarriers, Problem
 from tle_attn.testing.blocks import check_block
 from tle_attn.testing.mini_kernel import mini_kernel, run_kernel
 
 NAN = float("nan")
+RECIPE = "variants/decode_fp8_kv_per_token"
 FETCH = """
 @jit
 def test(args):
@@ -127,9 +131,7 @@ def test_what_it_is_not_for(problem, message):
 
 class TestInAKernel:
     def test_ring_of_scales(self):
-        import tle_attn
-
-        kernel = tle_attn.load("variants/decode_fp8_kv_per_token").kernel(query_tokens=2)
+        kernel = tle_attn.load(RECIPE).kernel(query_tokens=2)
         stages = kernel.mainloop.ring.stages
         buffers = {b.name: b.shape for b in kernel.resources.buffers}
         assert buffers["v_ratios"] == (stages, 64) and buffers["v_tops"] == (stages, 16)
@@ -141,13 +143,17 @@ class TestInAKernel:
         ({"loader.block": "contiguous_tma"}, "loader.block: loader/contiguous_tma has no pages"),
     ])  # fmt: skip
     def test_refused(self, options, message):
-        import tle_attn
-
         with pytest.raises(SpecError, match=message):
-            tle_attn.load("variants/decode_fp8_kv_per_token").set(options).kernel()
+            tle_attn.load(RECIPE).set(options).kernel()
+
+    def test_the_text_takes_what_the_spec_says(self, monkeypatch):
+        """Shared buffers of the spec are the allocations of the emulated launch."""
+        kernel, seen, launch = tle_attn.load(RECIPE).kernel(), [], emu.launch
+        monkeypatch.setattr(emu, "launch", lambda *args, **kwargs: seen.append(launch(*args, **kwargs)) or seen[-1])
+        problem = problem_for(kernel, [100])
+        tle_attn.plan(kernel, **problem.geometry, target="cpu").run(**problem.inputs)
+        assert seen[-1].shared_bytes == sum(b.nbytes for b in kernel.resources.buffers)
 
     def test_prefill_has_none(self):
-        import tle_attn
-
         with pytest.raises(SpecError, match="which no block provides"):
             tle_attn.load("hy3/prefill_fp8_per_token").set({"scale.block": "per_token_head_kv"}).kernel()
