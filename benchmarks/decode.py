@@ -28,6 +28,7 @@ from tle_attn.report.timing import SPIN_CYCLES, Timer, capture
 from tle_attn.runtime import Plan
 from tle_attn.spec import Kernel
 from tle_attn.testing import WORKLOADS, DecodeProblem, relative_rms
+from tle_attn.testing.paged import Quant
 from tle_attn.verify import quant_type, tolerance
 
 
@@ -89,7 +90,7 @@ class Bench:
                             self.record.save(self.options.out)
 
     @property
-    def quants(self) -> list[int | None]:
+    def quants(self) -> list[Quant]:
         """Quant types of the kernels, in their order; each has problems and a floor of its own."""
         return list(dict.fromkeys(quant_type(k) for k in self.kernels.values()))
 

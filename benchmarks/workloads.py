@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from tle_attn.testing import WORKLOADS, DecodeProblem
+from tle_attn.testing.paged import KV_PER_TOKEN, Quant
 
 #: (query heads, key/value heads)
 HEADS = (8, 1)
@@ -30,13 +31,13 @@ def decode_problem(
     head_dim: int = HEAD_DIM,
     value_dim: int | None = None,
     page: int = PAGE,
-    quant: int | None = None,
+    quant: Quant = None,
     device: torch.device | str = "cuda",
 ) -> DecodeProblem:
     """Problem of unit variance, of a workload's or of given KV lengths: pages in random order, this step's tokens counted in kv_lens, NaN in every slot without a token.
 
     `quant`: None for bf16; 1 for fp8 with K and V scales per tensor; 0 for fp8 with K scales per token and head in extra rows of the K cache, V
-    per head; Q scales per token and head in both.
+    per head; "kv_per_token" for both per token and head, in their caches; Q scales per token and head in all.
     `layout`: "NHD" [page, token, head, dim] or "HND" [page, head, token, dim] in memory; the caches are NHD views of it.
     """
     if layout not in ("NHD", "HND"):
@@ -51,19 +52,21 @@ def decode_problem(
 
     q, k, v = noise(len(lengths) * query_tokens, heads[0], head_dim), noise(pages, page, heads[1], head_dim), noise(pages, page, heads[1], value_dim or head_dim)
     scales: dict[str, torch.Tensor | None] = {"q_scale": None, "k_scale": None, "v_scale": None}
-    extra = None
+    extra: dict[str, torch.Tensor] = {}
     if quant is not None:
         q, q_scale = quantised(q, (2,))
-        k, k_scale = quantised(k, (3,) if quant == 0 else (0, 1, 2, 3))
-        v, v_scale = quantised(v, (0, 1, 3) if quant == 0 else (0, 1, 2, 3))
+        k, k_scale = quantised(k, (0, 1, 2, 3) if quant == 1 else (3,))
+        v, v_scale = quantised(v, {1: (0, 1, 2, 3), 0: (0, 1, 3), KV_PER_TOKEN: (3,)}[quant])
         scales = {"q_scale": q_scale.squeeze(2).contiguous(), "k_scale": k_scale.reshape(-1), "v_scale": v_scale.reshape(-1)}
-        if quant == 0:
-            extra = k_scale.view(pages, page // 32, 32, heads[1]).permute(0, 1, 3, 2).contiguous().view(torch.float8_e4m3fn)
-    k, v = poisoned(k, live), poisoned(v, live)
-    both = laid_out(k if extra is None else torch.cat([k, extra], 1), layout)
-    k_cache, v_cache = both[:, :page], laid_out(v, layout)
-    if quant == 0:
-        scales["k_scale"] = both[:, page:]
+        per_token = {0: {"k_scale": k_scale}, KV_PER_TOKEN: {"k_scale": k_scale, "v_scale": v_scale}}.get(quant, {})
+        extra = {name: scale.view(pages, page // 32, 32, heads[1]).permute(0, 1, 3, 2).contiguous().view(torch.float8_e4m3fn) for name, scale in per_token.items()}
+    caches = {}
+    for name, values in (("k", poisoned(k, live)), ("v", poisoned(v, live))):
+        rows = extra.get(f"{name}_scale")
+        caches[name] = laid_out(values if rows is None else torch.cat([values, rows], 1), layout)
+        if rows is not None:
+            scales[f"{name}_scale"] = caches[name][:, page:]
+    k_cache, v_cache = caches["k"][:, :page], caches["v"][:, :page]
     kv_lens = torch.tensor(lengths, dtype=torch.int32, device=device)
     return DecodeProblem(q=q, k_cache=k_cache, v_cache=v_cache, block_ids=block_ids, kv_lens=kv_lens, query_tokens=query_tokens, **scales)
 

@@ -10,13 +10,17 @@ from .spec import DType, Kernel
 
 if TYPE_CHECKING:
     from .testing import DecodeProblem, PrefillProblem, StatesProblem
+    from .testing.paged import Quant
 
 
-def quant_type(kernel: Kernel) -> int | None:
-    """How the tensors of a problem are quantised, in the terms of `tle_attn.testing`: None (bf16), 0 (K scale per token and head), 1 (per tensor)."""
+def quant_type(kernel: Kernel) -> Quant:
+    """How the tensors of a problem are quantised, in the terms of `tle_attn.testing`: None (bf16), 0 (K scale per token and head), 1 (per tensor), "kv_per_token"."""
+    from .testing.paged import KV_PER_TOKEN
+
     if kernel.problem.dtype is not DType.FP8:
         return None
-    return 0 if kernel.mainloop.scale.KEY_SCALES else 1
+    scale = kernel.mainloop.scale
+    return KV_PER_TOKEN if scale.VALUE_SCALES else 0 if scale.KEY_SCALES else 1
 
 
 def problem_for(kernel: Kernel, kv_lens: Iterable[int], kv_heads: int = 1, **options: Any) -> DecodeProblem:

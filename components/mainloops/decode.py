@@ -41,7 +41,9 @@ from tle_attn.dialect import (
     minimum,
     mma_zeros,
     rows,
+    smem_load_cols,
     smem_load_rows,
+    vec_index,
     warp_specialize,
     wgmma_wait,
 )
@@ -73,6 +75,7 @@ class DecodeMainloop(Mainloop):
         "score": ("args", "s", "key", "query", "head", "distance", "of_head", "kv_len", "seq", "first_new"), "head_value": ("args", "value", "head"), "mask": ("args", "s", "key", "query", "head", "kv_len", "seq", "first_new"),
         "first_key": ("args", "first", "kv_len"), "last_tile": ("args", "last", "seq"), "page_numbers": ("args", "pages", "seq", "head"), "tile_token": ("args", "token", "seq", "head"),
         "tile_end": ("args", "end", "seq", "head"), "denominator": ("args", "l", "m", "head"), "log_sum": ("args", "value", "head"), "output": ("args", "value", "head"),
+        "tile_weights": ("args", "p", "ratio", "limit"), "tile_product": ("args", "product", "top"),
     }  # fmt: skip
 
     ctas_per_sm: int = field(default=2, validator=at_least(1, "CTAs that share a multiprocessor", 4), metadata={"tune": (1, 2, 3)})
@@ -83,7 +86,7 @@ class DecodeMainloop(Mainloop):
     loader: Block = slot("loader", factory=PagedTma, says=("PAGED", "evict_first", "expect_scale"))
     ring: Block = slot("ring", factory=MbarrierRing)
     qk: Block = slot("qk", factory=SmallM)
-    scale: Block = slot("scale", factory=SoftmaxScale, says=("KEY_SCALES",))
+    scale: Block = slot("scale", factory=SoftmaxScale, says=("KEY_SCALES", "VALUE_SCALES"))
     score: tuple[Block, ...] = slot("score", many=True)
     mask: tuple[Block, ...] = slot("mask", many=True, factory=lambda: (Causal(),))
     softmax: Block = slot("softmax", factory=OnlineSoftmax, says=("NORMALISED",))
@@ -144,10 +147,16 @@ class DecodeMainloop(Mainloop):
                 "K scales per token need a second ring slot", key="ring.stages", value=self.ring.stages, allowed="2 or more",
                 reason="a tile's scales are stored after the next tile's copies are started: with one slot producer and consumer would wait for each other",
             )
+        if self.scale.VALUE_SCALES and getattr(self.v_operand, "sums", None) != "fp32":
+            raise SpecError(
+                "V scales per token need key tiles that are added in fp32", key="v_operand.sums", value=getattr(self.v_operand, "sums", None), allowed='"fp32"',
+                reason="the product of each tile has a factor of its own before it is added",
+            )
 
     def constants(self, problem: Problem) -> dict[str, Constant]:
         return {
             "CLUSTER": Constant(self.reduce.resources(problem).cluster, "CTAs of a cluster"),
+            "VALUE_SCALES": Constant(self.scale.VALUE_SCALES, "the values of every key have a scale of their own"),
             "PRODUCER_REGISTERS": Constant(self.producer_registers, "registers per thread of a producer warp"),
             "SKIP_PAGES": Constant(
                 any("first_key" in block.HOOKS for _, block in self.parts()) and self.loader.pages(problem) > 1, "a tile's first pages may lie before every window"
@@ -204,6 +213,10 @@ class DecodeMainloop(Mainloop):
         if self.scale.KEY_SCALES:
             buffers.append(SharedBuffer("k_scales", (stages, TILE), DType.F32, "scales of key tiles"))
             barriers.append(MBarriers("scales_full", stages, 1, 0, False, ("load_keys",), ("attend",)))
+        if self.scale.VALUE_SCALES:
+            buffers.append(SharedBuffer("v_ratios", (stages, TILE), DType.F32, "scales of value tiles, relative"))
+            buffers.append(SharedBuffer("v_tops", (stages, n), DType.F32, "largest scale of value tiles"))
+            barriers.append(MBarriers("ratios_full", stages, 1, 0, False, ("load_values",), ("attend",)))
         return Resources(
             buffers=(*buffers, *reducer.buffers),
             barriers=(*barriers, *reducer.barriers),
@@ -259,7 +272,7 @@ def load_keys(args, seq, head, first, count, kv_len, flags, boxes, k_scales, ful
 
 
 @jit
-def load_values(args, seq, head, first, count, kv_len, flags, boxes, full, empty):
+def load_values(args, seq, head, first, count, kv_len, flags, boxes, v_ratios, v_tops, full, ratios_full, empty):
     """Producer role: V tiles."""
     if PAGED:
         page_row, ids, later, end = open_pages(args, seq, head, first, kv_len)
@@ -267,10 +280,15 @@ def load_values(args, seq, head, first, count, kv_len, flags, boxes, full, empty
         ids = seq
     if EVICT_FIRST:
         evict_first(flags // 2)
+    if VALUE_SCALES:
+        # nothing that is published: the loop carries a tile's scales to the next round
+        scales = vec_index(TILE).to(F32)
     for i in range(count):
         if PAGED:
             page = first_page(first + i)
             ids, later, end = turn_pages(args, page_row, ids, later, end, page, kv_len, seq, head)
+        if VALUE_SCALES:
+            fetched = fetch_value_scales(args, ids, page - end + PAGE_BLOCK, first + i, kv_len - tile_token(args, (first + i) * TILE, seq, head), head)
         acquire(empty, i)
         if PAGED:
             lane = page - end + PAGE_BLOCK
@@ -278,6 +296,14 @@ def load_values(args, seq, head, first, count, kv_len, flags, boxes, full, empty
             load_value_tile(args.v_desc, boxes, full, slot_of(i), ids, lane, first + i, head)
         else:
             load_tile(args.v_desc, boxes, full, slot_of(i), ids, lane, first + i, head)
+        if VALUE_SCALES:
+            # one tile late, when the load has come back
+            if i > 0:
+                publish_value_scales(v_ratios, v_tops, ratios_full, i - 1, scales)
+            scales = fetched
+    if VALUE_SCALES:
+        if count > 0:
+            publish_value_scales(v_ratios, v_tops, ratios_full, count - 1, scales)
 
 
 @jit
@@ -285,6 +311,19 @@ def take_key_scales(k_scales, scales_full, i, s):
     """Scales of key tile i, one per row of s."""
     barrier_wait(scales_full[slot_of(i)], use_of(i))
     return smem_load_rows(k_scales.slot(slot_of(i)), s)
+
+
+@jit
+def take_value_ratios(v_ratios, ratios_full, i, s):
+    """Scales of value tile i relative to the largest, one per row of s."""
+    barrier_wait(ratios_full[slot_of(i)], use_of(i))
+    return smem_load_rows(v_ratios.slot(slot_of(i)), s)
+
+
+@jit
+def take_value_top(v_tops, i, o):
+    """The largest of them, for each column of o; their barrier was waited for."""
+    return smem_load_cols(v_tops.slot(slot_of(i)), o)
 
 
 @jit
@@ -299,8 +338,8 @@ def logits(args, s, factor, token, query, q_head, kv_len, seq, first_new):
 
 @jit
 def attend(
-    args, seq, head, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_scales, k_full, v_full, scales_full, k_empty, v_empty,
-    states, sums, landed,
+    args, seq, head, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_scales, v_ratios, v_tops, k_full, v_full, scales_full,
+    ratios_full, k_empty, v_empty, states, sums, landed,
 ):
     """Consumer role: the product of tile i and the scores of tile i + 1 run together; then the merge."""
     load_queries(args, q_smem, seq, head)
@@ -324,14 +363,18 @@ def attend(
             p_tile = p_smem.slot(i % 2)
             wait_tile(v_full, i)
             v = take_v(v_ring.slot(slot_of(i)))
-            m, l, o = softmax_step(s, m, l, o, p_tile)
+            if VALUE_SCALES:
+                ratio = take_value_ratios(v_ratios, ratios_full, i, l)
+            m, l, o = softmax_step(args, s, m, l, o, p_tile, ratio)
             product = pv_product(v, p_tile, o)
             wait_tile(k_full, i + 1)
             s = qk_product(k_ring.slot(slot_of(i + 1)), q_smem)
             if KEY_SCALES:
                 key_scales = take_key_scales(k_scales, scales_full, i + 1, l)
+            if VALUE_SCALES:
+                top = take_value_top(v_tops, i, o)
             product, s = wgmma_wait(0, (product, s))
-            o = add_product(o, product)
+            o = add_product(o, tile_product(args, product, top))
             release(v_empty, i)
             release(k_empty, i + 1)
             if KEY_SCALES:
@@ -344,8 +387,11 @@ def attend(
         if tile_end(args, (first + count) * TILE, seq, head) > kv_len:
             clear_v(v_tile, kv_len - tile_token(args, (first + last) * TILE, seq, head))
         v = take_v(v_tile)
-        m, l, o = softmax_step(s, m, l, o, p_tile)
-        o = add_product(o, wgmma_wait(0, pv_product(v, p_tile, o)))
+        if VALUE_SCALES:
+            ratio = take_value_ratios(v_ratios, ratios_full, last, l)
+            top = take_value_top(v_tops, last, o)
+        m, l, o = softmax_step(args, s, m, l, o, p_tile, ratio)
+        o = add_product(o, tile_product(args, wgmma_wait(0, pv_product(v, p_tile, o)), top))
         release(v_empty, last)
     finish(args, o, m, l, seq, head, slot, first_slot, splits, flags, states, sums, landed)
 
@@ -372,6 +418,10 @@ def decode(args):
     if KEY_SCALES:
         k_scales = alloc_plain([STAGES, TILE], F32)
         scales_full = alloc_barriers(STAGES, more=True)
+    if VALUE_SCALES:
+        v_ratios = alloc_plain([STAGES, TILE], F32)
+        v_tops = alloc_plain([STAGES, COLUMNS], F32)
+        ratios_full = alloc_barriers(STAGES, more=True)
     k_empty = alloc_barriers(STAGES, READERS, init=READY, more=True)
     v_empty = alloc_barriers(STAGES, READERS, init=READY)
     if CLUSTER > 1:
@@ -386,12 +436,12 @@ def decode(args):
             (
                 attend,
                 (
-                    args, seq, head, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_scales, k_full, v_full, scales_full,
-                    k_empty, v_empty, states, sums, landed,
+                    args, seq, head, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_scales, v_ratios, v_tops, k_full, v_full,
+                    scales_full, ratios_full, k_empty, v_empty, states, sums, landed,
                 ),
             ),
             (load_keys, (args, seq, head, first, count, kv_len, flags, k_boxes, k_scales, k_full, scales_full, k_empty)),
-            (load_values, (args, seq, head, first, count, kv_len, flags, v_boxes, v_full, v_empty)),
+            (load_values, (args, seq, head, first, count, kv_len, flags, v_boxes, v_ratios, v_tops, v_full, ratios_full, v_empty)),
         ],
         [1, 1],
         [PRODUCER_REGISTERS, PRODUCER_REGISTERS],

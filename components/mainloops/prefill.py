@@ -97,7 +97,7 @@ class PrefillMainloop(Mainloop):
     loader: Block = slot("loader", factory=PagedTiles, says=("PAGED",))
     ring: Block = slot("ring", factory=MbarrierRing)
     qk: Block = slot("qk", factory=QueryRows)
-    scale: Block = slot("scale", factory=SoftmaxScale, says=("KEY_SCALES", "ROW_FACTORS"))
+    scale: Block = slot("scale", factory=SoftmaxScale, says=("KEY_SCALES", "VALUE_SCALES", "ROW_FACTORS"))
     score: tuple[Block, ...] = slot("score", many=True)
     mask: tuple[Block, ...] = slot("mask", many=True, factory=lambda: (Causal(),))
     tiles: Block = slot("tiles", factory=AllTiles, says=("BLOCK_MASK",))

@@ -37,6 +37,7 @@ class PerTensor(Block):
     KIND = "scale"
     NAME = "per_tensor"
     KEY_SCALES = False
+    VALUE_SCALES = False
     ROW_FACTORS = True
     HOOKS = {"output": "scale_output"}
 

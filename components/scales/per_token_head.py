@@ -29,6 +29,7 @@ class PerTokenHead(Block):
     KIND = "scale"
     NAME = "per_token_head"
     KEY_SCALES = True
+    VALUE_SCALES = False
     ROW_FACTORS = True
     HOOKS = {"output": "scale_output"}
 

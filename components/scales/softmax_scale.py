@@ -20,6 +20,7 @@ class SoftmaxScale(Block):
     KIND = "scale"
     NAME = "softmax"
     KEY_SCALES = False
+    VALUE_SCALES = False
     ROW_FACTORS = False
 
     def check(self, problem: Problem) -> None:

@@ -29,7 +29,8 @@ def step_functions(problem: Problem) -> tuple[Function, ...]:
     m = Port("m", DType.F32, ("query",), (n,))
     o = Port("o", DType.F32, ("dim", "query"), (d, n), layout="mma")
     p_tile = Port("p_tile", problem.dtype, ("query", "key"), (n, TILE), Place.SHARED, "swizzled", "key")
-    return (Function("first_reference", (s,), (m,)), Function("softmax_step", (s, m, l, o), (m, l, o, p_tile)))
+    ratio = Port("ratio", DType.F32, ("key",), (TILE,))
+    return (Function("first_reference", (s,), (m,)), Function("softmax_step", (s, m, l, o, ratio), (m, l, o, p_tile)))
 
 
 @frozen(kw_only=True)
@@ -102,17 +103,17 @@ def first_reference(s):
 
 
 @jit
-def softmax_step(s, m, l, o, p_tile):
+def softmax_step(args, s, m, l, o, p_tile, ratio):
     """One key tile: P in shared memory for the product; m, l and o follow the maximum where P left its range."""
     p = exp2(s - (m - P_EXPONENT)[None, :])
-    if publish_p(p_tile, p, P_LIMIT) != 0:
+    if publish_p(p_tile, tile_weights(args, p, ratio, P_LIMIT), P_LIMIT) != 0:
         m_new = maximum(m, reduce_max(s, 0))
         alpha = exp2(m - m_new)
         o = o * alpha[None, :]
         l = l * alpha[None, :]
         m = m_new
         p = exp2(s - (m - P_EXPONENT)[None, :])
-        publish_p(p_tile, p, P_LIMIT)
+        publish_p(p_tile, tile_weights(args, p, ratio, P_LIMIT), P_LIMIT)
         # ends the exchange of the maximum here, or the compiler would put a barrier into every step behind this branch
         role_sync()
     return m, l + p, o

@@ -69,10 +69,10 @@ def first_reference(s):
 
 
 @jit
-def softmax_step(s, m, l, o, p_tile):
+def softmax_step(args, s, m, l, o, p_tile, ratio):
     """One key tile: P in shared memory for the product; a masked key's logit is -inf, and its weight 0."""
     p = fdiv(P_TOP, 1.0 + exp2(0.0 - (s + SIGMOID_BIAS)))
-    publish_p(p_tile, p, P_TOP)
+    publish_p(p_tile, tile_weights(args, p, ratio, P_TOP), P_TOP)
     return m, l, o
 
 

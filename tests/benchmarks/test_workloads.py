@@ -26,13 +26,15 @@ def test_the_oracle_reads_live_keys_only(problem, layout):
 
 
 @pytest.mark.parametrize("layout", ["NHD", "HND"])
-@pytest.mark.parametrize("quant", [0, 1])
+@pytest.mark.parametrize("quant", [0, 1, "kv_per_token"])
 def test_fp8_is_the_bf16_problem_quantised(problem, quant, layout):
     """Equal but for the rounding of Q, K and V to e4m3: the scales belong to the values."""
     p = problem(layout=layout, quant=quant)
     assert int((~p.k_cache.float().isnan().any(dim=(2, 3))).sum()) == 100 + 64 + 200
-    if quant == 0:
+    if quant != 1:
         assert p.k_scale.untyped_storage().data_ptr() == p.k_cache.untyped_storage().data_ptr()
+    if quant == "kv_per_token":
+        assert p.v_scale.untyped_storage().data_ptr() == p.v_cache.untyped_storage().data_ptr()
     difference = relative_rms(p.reference(p_quant=None)[0], problem(layout=layout).reference()[0])
     assert 0 < difference < 0.06
 

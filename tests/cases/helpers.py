@@ -19,6 +19,7 @@ from tle_attn.verify import problem_for as problem_for
 
 DYNAMIC, STATIC = "hy3/decode_bf16", "hy3/decode_bf16_static"
 FP8, FP8_PER_TOKEN = "hy3/decode_fp8", "hy3/decode_fp8_per_token"
+KV_PER_TOKEN = "variants/decode_fp8_kv_per_token"
 WINDOW, SOFT_CAP, D64 = "variants/decode_bf16_window", "variants/decode_bf16_soft_cap", "variants/decode_bf16_d64"
 #: both element types, both quantisations, both schedules
 FAMILY = (DYNAMIC, STATIC, FP8, FP8_PER_TOKEN)
@@ -91,11 +92,10 @@ def unit_scales(problem: Any) -> Any:
     """The same problem with every scale 1."""
     if not problem.is_fp8:
         return problem
-    if problem.k_scale.dtype == torch.float8_e4m3fn:  # float32 numbers in the cache's own pages
-        problem.k_scale.view(torch.float32).fill_(1.0)
-    else:
-        problem.k_scale.fill_(1.0)
-    return evolve(problem, q_scale=torch.ones_like(problem.q_scale), v_scale=torch.ones_like(problem.v_scale))
+    for scale in (problem.k_scale, problem.v_scale):
+        # float32 numbers in the cache's own pages, or a tensor of their own
+        (scale.view(torch.float32) if scale.dtype == torch.float8_e4m3fn else scale).fill_(1.0)
+    return evolve(problem, q_scale=torch.ones_like(problem.q_scale))
 
 
 def dominant_key(problem: Problem, seed: int) -> DecodeProblem:

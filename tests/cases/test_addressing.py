@@ -6,7 +6,7 @@ import pytest
 import torch
 from attrs import evolve
 
-from tests.cases.helpers import DYNAMIC, FAMILY, FP8, FP8_PER_TOKEN, STATIC, bits, check, kernel_of, launch, plan_for, problem_for, run
+from tests.cases.helpers import DYNAMIC, FAMILY, FP8, FP8_PER_TOKEN, KV_PER_TOKEN, STATIC, bits, check, kernel_of, launch, plan_for, problem_for, run
 from tle_attn.errors import InputError, InputTypeError
 from tle_attn.testing import DecodeProblem
 
@@ -28,9 +28,9 @@ def spread_out(tensor: torch.Tensor, offset: int = 2**31) -> torch.Tensor:
     return view
 
 
-@pytest.mark.parametrize("recipe", FAMILY)
+@pytest.mark.parametrize("recipe", [*FAMILY, KV_PER_TOKEN])
 def test_1_pages_past_2_31_elements(recipe, seed):
-    """K, V and the packed K scales of one joint cache [pages, 2, rows, 8, 128]; the pages in use end beyond 2**31 elements of their own types."""
+    """K, V and the packed scales of one joint cache [pages, 2, rows, 8, 128]; the pages in use end beyond 2**31 elements of their own types."""
     kernel = kernel_of(recipe)
     small = problem_for(kernel, (65, 128), kv_heads=8, seed=seed, extra_pages=0)
     extra = 0 if small.k_scale is None or small.k_scale.dim() == 1 else 2
@@ -44,6 +44,9 @@ def test_1_pages_past_2_31_elements(recipe, seed):
     if extra:
         joint[used, 0, 64:] = small.k_scale
         changed["k_scale"] = joint[:, 0, 64:]
+    if recipe == KV_PER_TOKEN:
+        joint[used, 1, 64:] = small.v_scale
+        changed["v_scale"] = joint[:, 1, 64:]
     live = small.block_ids.clamp(0, len(used) - 1).long()
     changed["block_ids"][:, :2] = used[live[:, :2]].int()
     problem = evolve(small, **changed)

@@ -12,6 +12,7 @@ from tests.cases.helpers import (
     FAMILY,
     FP8,
     FP8_PER_TOKEN,
+    KV_PER_TOKEN,
     PARTS,
     SOFT_CAP,
     STATIC,
@@ -40,7 +41,7 @@ def test_13_one_dominant_key_among_diffuse_ones(recipe, options, seed):
     assert (out.float() - 1).abs().max() < 0.02
 
 
-@pytest.mark.parametrize("recipe", [STATIC, FP8])
+@pytest.mark.parametrize("recipe", [STATIC, FP8, KV_PER_TOKEN])
 def test_14_lengths_around_tiles_and_spreads_of_scores(recipe, seed):
     """Decode's side of the case: cosine at least 0.998, and an error that does not grow with the spread.
 
@@ -59,7 +60,7 @@ def test_14_lengths_around_tiles_and_spreads_of_scores(recipe, seed):
 
 
 @pytest.mark.parametrize("recipe,options,tokens", [
-    *((recipe, {}, 1) for recipe in FAMILY), *((recipe, PARTS, 3) for recipe in (DYNAMIC, FP8)), (FP8, {"epilogue.lse": "2"}, 1),
+    *((recipe, {}, 1) for recipe in (*FAMILY, KV_PER_TOKEN)), *((recipe, PARTS, 3) for recipe in (DYNAMIC, FP8)), (FP8, {"epilogue.lse": "2"}, 1),
 ])  # fmt: skip
 def test_15_lse_of_equal_scores(recipe, options, tokens, seed):
     """q = 0 and 256 keys: ln 256 = 5.545177, log2 256 = 8, in one piece and in four, for the query token that sees all of them."""
@@ -81,7 +82,7 @@ def test_16_the_cap_comes_before_the_mask(seed):
         compare(result[0], problem.reference()[0], rms=0.05)  # the cap matters here
 
 
-@pytest.mark.parametrize("recipe", [DYNAMIC, FP8, FP8_PER_TOKEN])
+@pytest.mark.parametrize("recipe", [DYNAMIC, FP8, FP8_PER_TOKEN, KV_PER_TOKEN])
 @pytest.mark.parametrize("pattern", ["token", "dim"])
 def test_17_every_byte_of_v_at_its_place(recipe, pattern):
     """Query head h of sequence b finds token 8 b + h alone, so its output is that token's row of V, exactly: V's bytes are the token's or the dim's number."""

@@ -4,13 +4,13 @@ import time
 
 import pytest
 
-from tests.cases.helpers import DYNAMIC, FP8, FP8_PER_TOKEN, check, kernel_of, problem_for, run
+from tests.cases.helpers import DYNAMIC, FP8, FP8_PER_TOKEN, KV_PER_TOKEN, check, kernel_of, problem_for, run
 from tle_attn.errors import SpecError
 
 WATCHDOG = 10.0  # seconds; the emulation reports a deadlock at once
 
 
-@pytest.mark.parametrize("recipe,stages", [(DYNAMIC, 1), (DYNAMIC, 3), (DYNAMIC, 4), (FP8, 1), (FP8_PER_TOKEN, 2)])
+@pytest.mark.parametrize("recipe,stages", [(DYNAMIC, 1), (DYNAMIC, 3), (DYNAMIC, 4), (FP8, 1), (FP8_PER_TOKEN, 2), (KV_PER_TOKEN, 2), (KV_PER_TOKEN, 3)])
 def test_25_tiles_around_the_stages(recipe, stages, seed):
     """0, 1, S - 1, S and S + 1 tiles of a task, full and not; no sequence is cut, as tasks have eight tiles at least.  The protocol alone, for every
     recipe: tests/checks/test_protocol.py."""

@@ -6,17 +6,17 @@ import pytest
 import torch
 from attrs import evolve
 
-from tests.cases.helpers import DYNAMIC, FAMILY, FP8_PER_TOKEN, STATIC, WINDOW, bits, check, kernel_of, launch, plan_for, problem_for, run
+from tests.cases.helpers import DYNAMIC, FAMILY, FP8_PER_TOKEN, KV_PER_TOKEN, STATIC, WINDOW, bits, check, kernel_of, launch, plan_for, problem_for, run
 
 LENGTHS = (1, 13, 63, 65, 127)
 
 
 @pytest.mark.parametrize("recipe,page,kv_heads,target", [
     *((recipe, 64, 1, "cpu") for recipe in FAMILY), (DYNAMIC, 16, 1, "cpu"), (FP8_PER_TOKEN, 16, 1, "cpu"), (FP8_PER_TOKEN, 64, 8, "cpu"),
-    (FP8_PER_TOKEN, 64, 1, "tle-emulated"),
+    (FP8_PER_TOKEN, 64, 1, "tle-emulated"), *((KV_PER_TOKEN, page, 2, "cpu") for page in (16, 64, 128)), (KV_PER_TOKEN, 64, 1, "tle-emulated"),
 ])  # fmt: skip
 def test_4_unused_slots(recipe, page, kv_heads, target, seed):
-    """NaN in K, V and K scales of every slot without a key, in pages without one, and in the scales' padding."""
+    """NaN in K, V and scales of every slot without a key, in pages without one, and in the scales' padding."""
     kernel = kernel_of(recipe, page=page)
     poisoned, zeros = (problem_for(kernel, LENGTHS, kv_heads, seed=seed, poison=poison) for poison in (True, False))
     assert poisoned.k_cache.float().isnan().any() and poisoned.v_cache.float().isnan().any()
@@ -36,7 +36,7 @@ def test_4_pages_before_a_window(page, seed):
     check(kernel, problem, run(kernel, problem))
 
 
-@pytest.mark.parametrize("recipe", [DYNAMIC, FP8_PER_TOKEN])
+@pytest.mark.parametrize("recipe", [DYNAMIC, FP8_PER_TOKEN, KV_PER_TOKEN])
 def test_5_query_rows_of_padding(recipe, seed):
     """24 query rows of which 21 are valid: 7 sequences of 3 query tokens; q and out are cut from larger tensors of NaN."""
     kernel = kernel_of(recipe, query_tokens=3)
@@ -55,7 +55,7 @@ def test_5_query_rows_of_padding(recipe, seed):
     assert (out[rows:] == 7.0).all()
 
 
-@pytest.mark.parametrize("recipe", [DYNAMIC, FP8_PER_TOKEN])
+@pytest.mark.parametrize("recipe", [DYNAMIC, FP8_PER_TOKEN, KV_PER_TOKEN])
 def test_5_dead_requests(recipe, seed):
     """Requests of length 0 with NaN in their query rows, between live ones: their rows are 0, the others' right."""
     kernel = kernel_of(recipe, query_tokens=3)
@@ -67,7 +67,7 @@ def test_5_dead_requests(recipe, seed):
     assert not out[3:6].any() and not out[9:].any()
 
 
-@pytest.mark.parametrize("recipe", [DYNAMIC, FP8_PER_TOKEN])
+@pytest.mark.parametrize("recipe", [DYNAMIC, FP8_PER_TOKEN, KV_PER_TOKEN])
 def test_5_one_query_row_of_nan_spoils_no_other(recipe, seed):
     """All query rows of a head share tiles and the moves of the reference maximum."""
     kernel = kernel_of(recipe, query_tokens=3)
@@ -81,7 +81,7 @@ def test_5_one_query_row_of_nan_spoils_no_other(recipe, seed):
     check(kernel, problem, (out, lse))
 
 
-@pytest.mark.parametrize("recipe", FAMILY)
+@pytest.mark.parametrize("recipe", [*FAMILY, KV_PER_TOKEN])
 def test_6_workspace(recipe, seed):
     """NaN and large numbers in the workspace before every launch; several tasks a sequence, so that it is used."""
     kernel = kernel_of(recipe)

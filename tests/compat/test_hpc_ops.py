@@ -192,6 +192,8 @@ class TestErrors:
         per_token = make_decode_problem([5, 70], dtype="fp8", quant=0)
         assert quant_type(per_token) is hpc.QuantType(0)
         self.refuses(lambda: attend(per_token, quant_type=1), "where quant_type 1 wants [1]")
+        of_values = make_decode_problem([5, 70], dtype="fp8", quant="kv_per_token")
+        self.refuses(lambda: attend(of_values, quant_type=0), "vscale: shape (6, 2, 1, 128) where quant_type 0 wants [num_head_kv]")
 
     def test_task_map(self, problem):
         task_map = hpc.get_attention_decode_task_workspace(3, 4096, 1)

@@ -45,13 +45,13 @@ def config(recipe: str, query_tokens: int = 1, page: int = 64, group: int = 8, k
 
 
 DYNAMIC, STATIC = "hy3/decode_bf16", "hy3/decode_bf16_static"
-FP8, FP8_PER_TOKEN = "hy3/decode_fp8", "hy3/decode_fp8_per_token"
+FP8, FP8_PER_TOKEN, KV_PER_TOKEN = "hy3/decode_fp8", "hy3/decode_fp8_per_token", "variants/decode_fp8_kv_per_token"
 D64, SOFT_CAP, WINDOW = "variants/decode_bf16_d64", "variants/decode_bf16_soft_cap", "variants/decode_bf16_window"
 
 #: every point of the reference recipes' axes, and five query tokens
 POINTS = tuple(config(recipe, q, page) for recipe in (DYNAMIC, STATIC) for q in (1, 2, 3) for page in (16, 32, 64, 128))
 POINTS += (config(DYNAMIC, 5),)
-FP8_POINTS = tuple(config(recipe, q, page) for recipe in (FP8, FP8_PER_TOKEN) for q, page in ((1, 64), (2, 64), (4, 64), (1, 16), (2, 32), (4, 128)))
+FP8_POINTS = tuple(config(recipe, q, page) for recipe in (FP8, FP8_PER_TOKEN, KV_PER_TOKEN) for q, page in ((1, 64), (2, 64), (4, 64), (1, 16), (2, 32), (4, 128)))
 #: several key/value heads, groups that leave padding rows, and the widest products
 GROUPS = tuple(config(DYNAMIC, q, 64, group, 4) for q, group in (*((1, g) for g in (1, 2, 3, 4, 5, 6, 7, 16)), (3, 5), (3, 7), (5, 1), (5, 8), (4, 16))) + tuple(
     config(FP8, q, 64, group, 2) for q, group in ((1, 1), (1, 6), (5, 8), (4, 16))
@@ -70,12 +70,12 @@ VARIANTS += tuple(config(recipe, q, 64, 5, 2) for recipe in (*SIGMOID, *CONTIGUO
 VARIANTS += tuple(config(recipe, q, page, 5, 2) for recipe in (*SELECTED, *D96) for q, page in ((1, 64), (3, 16)))
 VARIANTS += tuple(config(recipe, 1, page, group, 2) for recipe in MQA for page, group in ((64, 64), (16, 33)))
 VARIANTS += tuple(config(f"variants/decode_bf16_{name}", q, page, 8, 2) for name, q, page in (("d256", 1, 64), ("d256", 3, 16), ("d192_v128", 1, 64), ("d192_v128", 2, 128)))
-FP8_GROUPS = (config(FP8, 1, 64, 5, 4), config(FP8_PER_TOKEN, 1, 64, 5, 4), config(FP8_PER_TOKEN, 3, 16, 4, 2))
+FP8_GROUPS = (config(FP8, 1, 64, 5, 4), config(FP8_PER_TOKEN, 1, 64, 5, 4), config(FP8_PER_TOKEN, 3, 16, 4, 2), config(KV_PER_TOKEN, 1, 64, 5, 4), config(KV_PER_TOKEN, 3, 16, 4, 2))
 LSE = tuple(config(recipe, q, 64, 8, 2, epilogue__lse=base) for recipe in (DYNAMIC, STATIC) for q, base in ((1, "e"), (3, "2")))
-LSE += (config(FP8, 2, 64, 8, 2, epilogue__lse="e"),)
+LSE += (config(FP8, 2, 64, 8, 2, epilogue__lse="e"), config(KV_PER_TOKEN, 2, 64, 8, 2, epilogue__lse="e"))
 STAGES = (*(config(DYNAMIC, ring__stages=stages) for stages in (1, 2)), config(DYNAMIC, ring__stages=4, mainloop__ctas_per_sm=1))
 #: the running maximum followed lazily, as by default, and exactly
-MAXIMA = tuple(config(recipe, **options) for recipe in (DYNAMIC, FP8) for options in ({}, {"softmax__maximum": "exact"}))
+MAXIMA = tuple(config(recipe, **options) for recipe in (DYNAMIC, FP8, KV_PER_TOKEN) for options in ({}, {"softmax__maximum": "exact"}))
 #: every split sequence polls, or none does
 MERGES = (config(DYNAMIC, 2, reduce__poll_above=1), config(DYNAMIC, 2, reduce__poll_above=0))
 #: sequences that are never split, bf16 and fp8 with P as large as it may be
@@ -83,7 +83,7 @@ UNSPLIT = tuple(
     config(recipe, schedule__block="static_split", schedule__splits=1, **options) for recipe, options in ((DYNAMIC, {}), (FP8, {"softmax__maximum": "exact"}))
 )
 #: fp8 cut by each sequence's own length alone
-STATIC_FP8 = tuple(config(recipe, schedule__block="static_split") for recipe in (FP8, FP8_PER_TOKEN))
+STATIC_FP8 = tuple(config(recipe, schedule__block="static_split") for recipe in (FP8, FP8_PER_TOKEN, KV_PER_TOKEN))
 
 #: clusters that merge in shared memory: all of a sequence's parts, and clusters of them
 CLUSTERS = tuple(config("variants/decode_bf16_cluster", q, 64, 8, 2, schedule__splits=splits) for q, splits in ((1, 4), (2, 16)))

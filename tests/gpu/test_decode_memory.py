@@ -12,6 +12,7 @@ from tle_attn.testing import DecodeProblem
 
 CONFIGS = (*(kernels.config(kernels.DYNAMIC, q, page) for q, page in ((1, 64), (3, 16), (1, 128))), kernels.config(kernels.STATIC))
 CONFIGS += (kernels.config(kernels.FP8), kernels.config(kernels.FP8_PER_TOKEN), kernels.config(kernels.FP8_PER_TOKEN, 1, 16))
+CONFIGS += (kernels.config(kernels.KV_PER_TOKEN), kernels.config(kernels.KV_PER_TOKEN, 1, 16), kernels.config(kernels.KV_PER_TOKEN, 2, 128))
 PARTIAL = (1, 13, 63, 65, 127, 3000, 0, 9001)
 
 
@@ -70,12 +71,12 @@ def test_offsets_past_2_31():
     compare_out(plan, problem, run(plan, problem)[0])
 
 
-@pytest.mark.parametrize("recipe", [kernels.FP8, kernels.FP8_PER_TOKEN])
+@pytest.mark.parametrize("recipe", [kernels.FP8, kernels.FP8_PER_TOKEN, kernels.KV_PER_TOKEN])
 def test_fp8_offsets_past_2_31(recipe):
     """The same in fp8; the packed scales of the last pages are 2**31 float32 numbers and more (8.6 GB) behind the first."""
     config = kernels.config(recipe, kv_heads=8)
     small = problem_for(config, (65, 128), seed=26, extra_pages=0)
-    extra = 2 if recipe == kernels.FP8_PER_TOKEN else 0
+    extra = 0 if recipe == kernels.FP8 else 2
     pages = 2**31 // (2 * (64 + extra) * 8 * 128 // (4 if extra else 1)) + 3
     joint = torch.empty(pages, 2, 64 + extra, 8, 128, dtype=torch.uint8, device="cuda").view(torch.float8_e4m3fn)
     used = torch.tensor([pages - 3, pages - 2, 0, pages - 1], device="cuda")
@@ -85,8 +86,12 @@ def test_fp8_offsets_past_2_31(recipe):
         joint[page, 0, :64], joint[page, 1, :64] = small.k_cache[old], small.v_cache[old]
         if extra:
             joint[page, 0, 64:] = small.k_scale[old]
+        if recipe == kernels.KV_PER_TOKEN:
+            joint[page, 1, 64:] = small.v_scale[old]
         block_ids[small.block_ids == old] = page.int()
     changed = {"k_cache": joint[:, 0, :64], "v_cache": joint[:, 1, :64], "block_ids": block_ids} | ({"k_scale": joint[:, 0, 64:]} if extra else {})
+    if recipe == kernels.KV_PER_TOKEN:
+        changed["v_scale"] = joint[:, 1, 64:]
     plan = config.plan(2)
     assert torch.equal(run(plan, evolve(small, **changed))[0], run(plan, small)[0])
 

@@ -14,7 +14,7 @@ from tle_attn.testing import make_decode_problem, relative_rms
 from tle_attn.verify import quant_type, tolerance
 
 CONFIGS = (kernels.config(kernels.DYNAMIC), kernels.config(kernels.STATIC))
-FP8_CONFIGS = (kernels.config(kernels.FP8), kernels.config(kernels.FP8_PER_TOKEN))
+FP8_CONFIGS = (kernels.config(kernels.FP8), kernels.config(kernels.FP8_PER_TOKEN), kernels.config(kernels.KV_PER_TOKEN))
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.label)

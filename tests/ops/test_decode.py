@@ -68,6 +68,10 @@ class TestResults:
         per_tensor = make_decode_problem([70, 3], dtype="fp8", quant=1)
         compare(OPS.attention_decode_fp8(*tensors(per_tensor), *scales(per_tensor)), per_tensor.reference(p_quant=None)[0], rms=FP8_RMS)
 
+    def test_fp8_by_the_shape_of_v_scale(self):
+        problem = make_decode_problem([70, 3], dtype="fp8", quant="kv_per_token")
+        compare(OPS.attention_decode_fp8(*tensors(problem), *scales(problem)), problem.reference(p_quant=None)[0], rms=FP8_RMS)
+
     def test_options(self):
         problem = make_decode_problem([40, 300], query_tokens=2)
         want, _ = problem.reference(softmax_scale=0.3)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 import tle_attn
 from tle_attn.recipe import Recipe
 
-PARENTS = ("hy3/decode_bf16", "hy3/decode_bf16_static", "hy3/decode_fp8", "hy3/decode_fp8_per_token")
+PARENTS = ("hy3/decode_bf16", "hy3/decode_bf16_static", "hy3/decode_fp8", "hy3/decode_fp8_per_token", "variants/decode_fp8_kv_per_token")
 SCORES = (
     {"block": "alibi"}, {"block": "sink"}, {"block": "soft_cap", "cap": 4.0}, {"block": "expression", "value": "s - 0.25 * abs(query - key) / (1 + head)"},
     {"block": "expression", "value": "s if key % 2 == 0 else s + 1.0"},

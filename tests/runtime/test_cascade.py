@@ -46,7 +46,7 @@ def test_heads_pages_and_layout(seed):
     check(BF16, shared((70, 33), ((5, 1, 40), (64,)), heads=(6, 2), page=16, layout="HND", seed=seed))
 
 
-@pytest.mark.parametrize("quant,name", [(1, FP8), (0, "hy3/decode_fp8_per_token")])
+@pytest.mark.parametrize("quant,name", [(1, FP8), (0, "hy3/decode_fp8_per_token"), ("kv_per_token", "variants/decode_fp8_kv_per_token")])
 def test_fp8(quant, name, seed):
     check(name, shared((140, 64), ((5, 70, 1), (9, 64)), dtype="fp8", quant=quant, heads=(8, 1), seed=seed))
 

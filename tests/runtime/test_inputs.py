@@ -214,7 +214,8 @@ def test_without_debug_no_value_is_read(make_plan, executor, arguments, monkeypa
     assert [entry for entry, *_ in executor.launches] == ["plan_tasks", "decode"]
 
 
-PER_TOKEN, PER_TENSOR = "hy3/decode_fp8_per_token", "hy3/decode_fp8"
+PER_TOKEN, PER_TENSOR, KV_PER_TOKEN = "hy3/decode_fp8_per_token", "hy3/decode_fp8", "variants/decode_fp8_kv_per_token"
+QUANT = {PER_TOKEN: 0, PER_TENSOR: 1, KV_PER_TOKEN: "kv_per_token"}
 SCALE_CASES = {
     "missing": (PER_TENSOR, "v_scale", lambda t: None, InputError, "v_scale: missing; hy3/decode_fp8 takes fp8 tensors, which mean nothing without their scales (scale/per_tensor)"),
     "q dtype": (PER_TENSOR, "q_scale", lambda t: t.double(), InputTypeError, "q_scale: dtype float64 where float32 is wanted"),
@@ -232,6 +233,16 @@ SCALE_CASES = {
         PER_TOKEN, "k_scale", lambda t: padded(t.contiguous().view(torch.uint8).view(-1, 256), 1, 2).view(-1, 2, 1, 128).view(torch.float8_e4m3fn), InputError,
         "k_scale: strides (258, 128, 128, 1) where 1 in the last dimension and multiples of 4 bytes in the others are wanted",
     ),
+    "v per token": (KV_PER_TOKEN, "v_scale", lambda t: torch.ones(1), InputError, "v_scale: shape (1,) where [pages, ceil(page / 32), kv_heads, 32] = (any, 2, 1, 32) is wanted"),
+    "v missing": (KV_PER_TOKEN, "v_scale", lambda t: None, InputError, "v_scale: missing; variants/decode_fp8_kv_per_token takes fp8 tensors, which mean nothing without their scales"),
+    "v dtype": (KV_PER_TOKEN, "v_scale", lambda t: t.view(torch.float32).double(), InputTypeError, "v_scale: dtype float64 where float32 is wanted"),
+    "v rows": (KV_PER_TOKEN, "v_scale", lambda t: t[:, :1], InputError, "v_scale: shape"),
+    "v pages": (KV_PER_TOKEN, "v_scale", lambda t: t[:-1], InputError, "pages, but the cache has"),
+    "v last stride": (KV_PER_TOKEN, "v_scale", lambda t: strided(t.contiguous().view(torch.float32)), InputError, "v_scale: stride 2 in the last dimension where 1 is wanted"),
+    "v of other strides": (
+        KV_PER_TOKEN, "v_scale", lambda t: padded(t.contiguous().view(torch.uint8).view(-1, 256), 1, 2).view(-1, 2, 1, 128).view(torch.float8_e4m3fn), InputError,
+        "v_scale: strides (258, 128, 128, 1) where 1 in the last dimension and multiples of 4 bytes in the others are wanted",
+    ),
     "k last stride": (PER_TOKEN, "k_scale", lambda t: strided(t.contiguous().view(torch.float32)), InputError, "k_scale: stride 2 in the last dimension where 1 is wanted"),
 }  # fmt: skip
 
@@ -240,7 +251,7 @@ class TestScales:
     """Scales of fp8 tensors: all of them, in the form that the kernel's scale block takes."""
 
     def arguments(self, recipe: str) -> dict[str, torch.Tensor]:
-        problem = make_decode_problem([5, 64, 200], dtype="fp8", quant=0 if recipe == PER_TOKEN else 1)
+        problem = make_decode_problem([5, 64, 200], dtype="fp8", quant=QUANT[recipe])
         names = ("q", "k_cache", "v_cache", "block_ids", "kv_lens", "q_scale", "k_scale", "v_scale")
         return {name: getattr(problem, name) for name in names}
 
@@ -260,20 +271,21 @@ class TestScales:
                 problem.q, problem.k_cache, problem.v_cache, problem.block_ids, problem.kv_lens, q_scale=problem.q_scale, k_scale=problem.k_scale, v_scale=strided(problem.v_scale),
             )  # fmt: skip
 
-    @pytest.mark.parametrize("recipe", [PER_TOKEN, PER_TENSOR])
+    @pytest.mark.parametrize("recipe", [PER_TOKEN, PER_TENSOR, KV_PER_TOKEN])
     def test_accepted(self, recipe, make_plan, executor):
         make_plan(recipe).run(**self.arguments(recipe))
         assert [entry for entry, *_ in executor.launches] == ["plan_tasks", "decode"]
 
-    def test_scales_in_the_cache_and_apart_are_the_same(self, make_plan, executor):
+    @pytest.mark.parametrize("recipe,name", [(PER_TOKEN, "k_scale"), (KV_PER_TOKEN, "k_scale"), (KV_PER_TOKEN, "v_scale")])
+    def test_scales_in_the_cache_and_apart_are_the_same(self, make_plan, executor, recipe, name):
         """Rows of the cache's own pages, as bytes, and a float32 tensor of their own: strides in elements of float32."""
-        arguments = self.arguments(PER_TOKEN)
-        inside = arguments["k_scale"]
-        make_plan(PER_TOKEN).run(**arguments)
-        make_plan(PER_TOKEN).run(**{**arguments, "k_scale": inside.contiguous().view(torch.float32)})
+        arguments = self.arguments(recipe)
+        inside = arguments[name]
+        make_plan(recipe).run(**arguments)
+        make_plan(recipe).run(**{**arguments, name: inside.contiguous().view(torch.float32)})
         within, apart = (values for entry, _, values in executor.launches if entry == "decode")
-        assert within["k_scale"].data_ptr() == inside.data_ptr() and torch.equal(within["k_scale"].view(torch.int32), apart["k_scale"].view(torch.int32))
-        strides = ("k_scale_page_stride", "k_scale_row_stride", "k_scale_head_stride")
+        assert within[name].data_ptr() == inside.data_ptr() and torch.equal(within[name].view(torch.int32), apart[name].view(torch.int32))
+        strides = [f"{name}_{what}_stride" for what in ("page", "row", "head")]
         assert [within[s] for s in strides] == [n // 4 for n in inside.stride()[:3]]
         assert [apart[s] for s in strides] == [64, 32, 32]
 

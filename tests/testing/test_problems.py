@@ -8,7 +8,7 @@ import torch
 
 from tle_attn.testing import make_decode_problem, make_prefill_problem
 
-FORMATS = [("bf16", None), ("fp8", 0), ("fp8", 1)]
+FORMATS = [("bf16", None), ("fp8", 0), ("fp8", 1), ("fp8", "kv_per_token")]
 KV_LENS = [0, 1, 64, 65, 130]
 
 
@@ -36,8 +36,8 @@ def test_everything_without_a_key_is_nan(dtype, quant, layout):
     assert (~live).sum() > 64 * 3
     for cache in (problem.k_cache, problem.v_cache):
         assert torch.isfinite(cache[live].double()).all() and torch.isnan(cache[~live].double()).all()
-    if quant == 0:
-        scale = problem.k_scale.view(torch.float32).permute(0, 1, 3, 2).flatten(1, 2)
+    for scales in {0: [problem.k_scale], "kv_per_token": [problem.k_scale, problem.v_scale]}.get(quant, []):
+        scale = scales.view(torch.float32).permute(0, 1, 3, 2).flatten(1, 2)
         assert torch.isfinite(scale[live]).all() and torch.isnan(scale[~live]).all()
     for b, length in enumerate(KV_LENS):
         spare = problem.block_ids[b, -(-length // 64) :]
@@ -78,6 +78,10 @@ def test_decode_k_scales_lie_in_the_pages_of_the_k_cache(layout, strides):
     assert problem.k_scale.shape == (len(problem.k_cache), 2, 2, 128) and problem.k_scale.dtype == torch.float8_e4m3fn
     assert problem.k_scale.data_ptr() - problem.k_cache.data_ptr() == 64 * strides[1]
     assert problem.q_scale.shape == (1, 4) and problem.v_scale.shape == (2,)
+    both = make_decode_problem([100], heads=(4, 2), dtype="fp8", quant="kv_per_token", layout=layout)
+    assert both.v_cache.stride() == strides and both.v_scale.stride() == strides and both.v_scale.shape == problem.k_scale.shape
+    assert both.v_scale.data_ptr() - both.v_cache.data_ptr() == 64 * strides[1]
+    assert torch.equal(both.k_cache.view(torch.uint8), problem.k_cache.view(torch.uint8)), "K is that of quant 0"
 
 
 def test_prefill_layouts():
@@ -97,6 +101,9 @@ def test_scales_differ_enough_that_a_wrong_one_shows():
     for scale in (scales, problem.q_scale):
         assert scale.max() / scale.min() > 2
     assert problem.v_scale.unique().numel() == 4
+    of_values = make_decode_problem([256], heads=(4, 4), dtype="fp8", quant="kv_per_token", seed=5)
+    scales = of_values.v_scale.view(torch.float32)[of_values.block_ids[0, :4].long()]
+    assert scales.max() / scales.min() > 2
 
 
 @pytest.mark.parametrize(("dtype", "quant"), [("bf16", None), ("fp8", 1)])
@@ -134,7 +141,7 @@ def test_moving_keeps_strides(dtype, quant, layout):
     """To a device without memory here: strides and shapes are what a kernel is launched with."""
     problem = make_decode_problem(KV_LENS, heads=(4, 2), dtype=dtype, quant=quant, layout=layout)
     moved = problem.to("meta")
-    for name in ("q", "k_cache", "v_cache", "k_scale", "block_ids"):
+    for name in ("q", "k_cache", "v_cache", "k_scale", "v_scale", "block_ids"):
         before, after = getattr(problem, name), getattr(moved, name)
         assert before is None or (after.is_meta and after.stride() == before.stride() and after.storage_offset() == before.storage_offset())
 

@@ -92,6 +92,8 @@ def attention_decode_fp8(
     number = quant_number(quant_type)
     if (kscale.dim() == 4) != (number == 0):
         raise HpcOpsError(f"kscale: shape {tuple(kscale.shape)} where quant_type {number} wants " + ("[pages, page / 32, num_head_kv, 128 bytes]", "[1]")[number])
+    if vscale.dim() > 1:
+        raise HpcOpsError(f"vscale: shape {tuple(vscale.shape)} where quant_type {number} wants " + ("[num_head_kv]", "[1]")[number])
     tensors = (q, e4m3(kcache), e4m3(vcache), block_ids, num_seq_kvcache, qscale, e4m3(kscale), vscale)
     options = _options(mtp, new_kv_included, splitk, task_map)
     if output is None:

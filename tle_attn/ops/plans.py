@@ -21,8 +21,8 @@ from ..runtime.executors import EmulatedExecutor, make_executor
 from ..runtime.inputs import torch_dtype
 from ..spec import Kernel
 
-#: recipe by what a scale of K belongs to
-RECIPES = {"none": "hy3/decode_bf16", "tensor": "hy3/decode_fp8", "token_head": "hy3/decode_fp8_per_token"}
+#: recipe by what a scale of K belongs to, or, of every token and head, of K and V
+RECIPES = {"none": "hy3/decode_bf16", "tensor": "hy3/decode_fp8", "token_head": "hy3/decode_fp8_per_token", "token_head_kv": "variants/decode_fp8_kv_per_token"}
 #: CTAs of a multiprocessor that a task map counts on: it is planned before it is known which of the kernels will use it, and all of them fit twice
 CTAS_PER_SM = 2
 #: (largest batch, parts of a sequence, tokens of a part at least) of the static split, as in the CUDA reference: many sequences fill the GPU by themselves

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tle_attn.oracle.batch import check_tensors, query_starts, sequences
 from tle_attn.oracle.quantise import round_weights_e4m3
-from tle_attn.oracle.scales import check_k_scale, check_q_scale, check_v_scale, key_factors, query_factors, value_factor
+from tle_attn.oracle.scales import check_cache_scale, check_q_scale, query_factors, token_factors
 from tle_attn.oracle.states import logarithm_unit
 from tle_attn.oracle.steps import Alibi, MaskStep, ScoreStep, SoftCap
 from tle_attn.oracle.visibility import check_block_mask, check_tree_mask, visible_keys
@@ -90,8 +90,7 @@ def attention(
     check_tree_mask(tree_mask, starts, causal)
     check_block_mask(block_mask, starts, num_heads, lengths, strict_block_mask)
     check_q_scale(q_scale, q, starts)
-    k_scale = check_k_scale(k_scale, k_cache)
-    check_v_scale(v_scale, v_cache)
+    k_scale, v_scale = check_cache_scale("k_scale", k_scale, k_cache), check_cache_scale("v_scale", v_scale, v_cache)
     if sigmoid_bias is not None and (sink is not None or p_quant is not None or lse_base is not None):
         raise ValueError("sigmoid_bias: sigmoid weights are not normalised: no sink, p_quant or lse_base beside it")
     slopes = _per_head("alibi_slopes", alibi_slopes, ((num_heads,), (len(lengths), num_heads)), _LOWEST_FINITE, q.device)
@@ -108,8 +107,8 @@ def attention(
         for kv_head in range(num_kv_heads):
             heads = slice(kv_head * group, (kv_head + 1) * group)
             queries = q[sequence.rows, heads].double().transpose(0, 1) * _as_column(query_factors(q_scale, sequence, heads))
-            keys = sequence.live(k_cache[sequence.pages, :, kv_head]).double() * _as_column(key_factors(k_scale, sequence, kv_head))
-            values = sequence.live(v_cache[sequence.pages, :, kv_head]).double() * value_factor(v_scale, kv_head)
+            keys = sequence.live(k_cache[sequence.pages, :, kv_head]).double() * _as_column(token_factors(k_scale, sequence, kv_head))
+            values = sequence.live(v_cache[sequence.pages, :, kv_head]).double() * _as_column(token_factors(v_scale, sequence, kv_head))
             at_once = max(1, _SCORES_AT_ONCE // max(1, group * sequence.num_keys))
             for first in range(0, sequence.num_queries, at_once):
                 numbers = torch.arange(first, min(first + at_once, sequence.num_queries), device=q.device)

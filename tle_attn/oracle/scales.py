@@ -9,10 +9,9 @@ q        [1]                       one for all
 q        [Hq]                      per query head
 q        [T, Hq]                   per token (row of q) and head
 q        [B, Hq, S]                per token and head, tokens counted within their sequence, S >= the longest
-k        [1], [Hkv]                one for all, per kv head
-k        [pages, R, Hkv, W]        per token and head: slot t of a page is row t // W, column t % W; R = ceil(page / W).
-                                   As bytes (e4m3 or uint8) the last dimension is 4 W: extra rows of the K cache itself
-v        [1], [Hkv]                one for all, per kv head
+k, v     [1], [Hkv]                one for all, per kv head
+k, v     [pages, R, Hkv, W]        per token and head: slot t of a page is row t // W, column t % W; R = ceil(page / W).
+                                   As bytes (e4m3 or uint8) the last dimension is 4 W: extra rows of the cache itself
 =======  ========================  ==================================================================================
 
 None means 1.
@@ -61,46 +60,31 @@ def query_factors(q_scale: Tensor | None, sequence: SequenceView, heads: slice) 
     return wide[sequence.index, heads, : sequence.num_queries]
 
 
-def check_k_scale(k_scale: Tensor | None, k_cache: Tensor) -> Tensor | None:
-    """The scale as float32: bytes become the numbers that they spell."""
-    if k_scale is None:
+def check_cache_scale(name: str, scale: Tensor | None, cache: Tensor) -> Tensor | None:
+    """The scale of K or V as float32: bytes become the numbers that they spell."""
+    if scale is None:
         return None
-    if k_scale.dtype in _BYTES and k_scale.dim() == 4 and k_scale.shape[3] % 4 == 0:
-        if k_scale.stride(3) != 1 or k_scale.storage_offset() % 4 or any(stride % 4 for stride in k_scale.stride()[:3]):
-            strides = list(k_scale.stride())
-            raise ValueError(f"k_scale: bytes with strides {strides}; float32 numbers need a last stride of 1, and multiples of 4 in the others and the offset")
-        k_scale = k_scale.view(torch.float32)
-    _expect_float32("k_scale", k_scale)
-    pages, page, heads = k_cache.shape[:3]
-    shape = tuple(k_scale.shape)
+    if scale.dtype in _BYTES and scale.dim() == 4 and scale.shape[3] % 4 == 0:
+        if scale.stride(3) != 1 or scale.storage_offset() % 4 or any(stride % 4 for stride in scale.stride()[:3]):
+            strides = list(scale.stride())
+            raise ValueError(f"{name}: bytes with strides {strides}; float32 numbers need a last stride of 1, and multiples of 4 in the others and the offset")
+        scale = scale.view(torch.float32)
+    _expect_float32(name, scale)
+    pages, page, heads = cache.shape[:3]
+    shape = tuple(scale.shape)
     per_token = len(shape) == 4 and shape[3] > 0 and shape[:3] == (pages, -(-page // shape[3]), heads)
-    if not (_is_per_tensor(k_scale) or shape == (heads,) or per_token):
-        raise ValueError(f"k_scale: shape {list(shape)} as float32; must be [1], [{heads}] or [{pages}, ceil({page} / W), {heads}, W]")
-    return k_scale
+    if not (_is_per_tensor(scale) or shape == (heads,) or per_token):
+        raise ValueError(f"{name}: shape {list(shape)} as float32; must be [1], [{heads}] or [{pages}, ceil({page} / W), {heads}, W]")
+    return scale
 
 
-def key_factors(k_scale: Tensor | None, sequence: SequenceView, head: int) -> Tensor | float:
-    """Factors of a sequence's keys for one kv head, to multiply with [keys]."""
-    if k_scale is None:
+def token_factors(scale: Tensor | None, sequence: SequenceView, head: int) -> Tensor | float:
+    """Factors of a sequence's keys or values for one kv head, to multiply with [keys]."""
+    if scale is None:
         return 1.0
-    if _is_per_tensor(k_scale):
-        return k_scale.double().reshape(1)
-    if k_scale.dim() == 1:
-        return k_scale.double()[head : head + 1]
-    slots = k_scale[sequence.pages, :, head].flatten(1)[:, : sequence.page_size]
+    if _is_per_tensor(scale):
+        return scale.double().reshape(1)
+    if scale.dim() == 1:
+        return scale.double()[head : head + 1]
+    slots = scale[sequence.pages, :, head].flatten(1)[:, : sequence.page_size]
     return sequence.live(slots).double()
-
-
-def check_v_scale(v_scale: Tensor | None, v_cache: Tensor) -> None:
-    if v_scale is None:
-        return
-    _expect_float32("v_scale", v_scale)
-    if not (_is_per_tensor(v_scale) or tuple(v_scale.shape) == (v_cache.shape[2],)):
-        raise ValueError(f"v_scale: shape {list(v_scale.shape)}; must be [1] or [{v_cache.shape[2]}]")
-
-
-def value_factor(v_scale: Tensor | None, head: int) -> Tensor | float:
-    """Factor of the values of one kv head."""
-    if v_scale is None:
-        return 1.0
-    return v_scale.double().reshape(-1)[0 if _is_per_tensor(v_scale) else head]

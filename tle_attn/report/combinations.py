@@ -21,6 +21,7 @@ from ..spec import Kernel
 FEATURES: dict[str, dict[str, Any]] = {
     "fp8": {"extends": "hy3/decode_fp8"},
     "fp8, K scales per token": {"extends": "hy3/decode_fp8_per_token"},
+    "fp8, K and V scales per token": {"extends": "variants/decode_fp8_kv_per_token"},
     "head_dim 64": {"problem.head_dim": 64},
     "head_dim 96": {"problem.head_dim": 96},
     "head_dim 192, values 128": {"problem.head_dim": 192, "problem.value_dim": 128, "mainloop.ctas_per_sm": 1},

@@ -184,7 +184,7 @@ def work_of(kernel: Kernel, workload: AnyWorkload, oracle_options: dict[str, Any
         pairs += visible_pairs(n, length, causal=causal, window=window)
     element, out = problem.dtype.nbytes, kernel.mainloop.epilogue.dtype.nbytes
     query_rows = sum(q_lens) * problem.group * workload.kv_heads
-    per_key = (problem.head_dim + problem.v_dim) * element + (SCALE_BYTES if kernel.mainloop.scale.KEY_SCALES else 0)
+    per_key = (problem.head_dim + problem.v_dim) * element + SCALE_BYTES * (kernel.mainloop.scale.KEY_SCALES + kernel.mainloop.scale.VALUE_SCALES)
     nbytes = loaded * workload.kv_heads * per_key + query_rows * (problem.head_dim * element + problem.v_dim * out)
     flops = 2 * pairs * problem.group * workload.kv_heads * (problem.head_dim + problem.v_dim)
     return Work(nbytes, flops, machine, problem.dtype.value)

@@ -124,6 +124,7 @@ class DecodePlan(Plan):
             softmax_scale: 1 / sqrt(head_dim) if not given.
             q_scale, k_scale, v_scale: float32 scales of fp8 tensors.  Q: [batch * query tokens, query heads].  Scales per_tensor: K and V [1].
                 Scales per_token_head: K [pages, page / 32, kv heads, 32] or the same bytes as e4m3 (the extra rows of the K cache), V [kv heads].
+                Scales per_token_head_kv: V as K.
             scheduled: `schedule` was called for these lengths already.
             workspace: tensors to use in place of the plan's own, by the names of `needs` and at least as large; counters start at zero and are
                 left at zero.  Needed in full where the plan owns none.

@@ -203,29 +203,37 @@ def check_scales(kernel: Any, batch: int, query_heads: int, kv_heads: int, pages
 
 
 def check_kv_scales(kernel: Any, kv_heads: int, pages: int, device: Any, k_scale: Any, v_scale: Any) -> dict[str, Any]:
-    """Scales of an fp8 cache by kernel argument: one each, or one of every key (in rows of 32 by page and head) and of every head's values."""
-    problem, key_scales = kernel.problem, kernel.mainloop.scale.KEY_SCALES
-    want(v_scale, "v_scale", DType.F32, (kv_heads if key_scales else 1,), device, "kv_heads" if key_scales else "1")
-    if v_scale.numel() > 1 and v_scale.stride(0) != 1:
-        raise InputError(f"v_scale: stride {v_scale.stride(0)} where 1 is wanted")
-    values = {"v_scale": v_scale}
-    if not key_scales:
+    """Scales of an fp8 cache by kernel argument: one each, or one of every key (in rows of 32 by page and head) and of every head's values, or of every value too."""
+    page, scale = kernel.problem.page, kernel.mainloop.scale
+    values: dict[str, Any] = {}
+    if scale.VALUE_SCALES:
+        values |= _token_scales("v_scale", v_scale, page, kv_heads, pages, device)
+    else:
+        want(v_scale, "v_scale", DType.F32, (kv_heads if scale.KEY_SCALES else 1,), device, "kv_heads" if scale.KEY_SCALES else "1")
+        if v_scale.numel() > 1 and v_scale.stride(0) != 1:
+            raise InputError(f"v_scale: stride {v_scale.stride(0)} where 1 is wanted")
+        values["v_scale"] = v_scale
+    if not scale.KEY_SCALES:
         return values | {"k_scale": want(k_scale, "k_scale", DType.F32, (1,), device, "1")}
+    return values | _token_scales("k_scale", k_scale, page, kv_heads, pages, device)
+
+
+def _token_scales(name: str, scale: Any, page: int, kv_heads: int, pages: int, device: Any) -> dict[str, Any]:
+    """A scale of every token and head, float32 in rows of 32 by page and head, and its strides, by kernel argument."""
     import torch
 
-    rows = -(-problem.page // 32)
-    if isinstance(k_scale, torch.Tensor) and k_scale.dtype == torch.float8_e4m3fn:  # the extra rows of the K cache, as hpc-ops keeps them
-        want(k_scale, "k_scale", DType.FP8, (None, rows, kv_heads, 128), device, "pages, ceil(page / 32), kv_heads, 128 bytes")
-        if k_scale.stride(3) != 1 or k_scale.data_ptr() % 4 or any(k_scale.stride(i) % 4 for i in range(3)):
-            raise InputError(f"k_scale: strides {tuple(k_scale.stride())} where 1 in the last dimension and multiples of 4 bytes in the others are wanted")
-        k_scale = k_scale.view(torch.float32)
-    want(k_scale, "k_scale", DType.F32, (None, rows, kv_heads, 32), device, "pages, ceil(page / 32), kv_heads, 32")
-    if k_scale.shape[0] < pages:
-        raise InputError(f"k_scale: {k_scale.shape[0]} pages, but the cache has {pages}")
-    if k_scale.stride(3) != 1:
-        raise InputError(f"k_scale: stride {k_scale.stride(3)} in the last dimension where 1 is wanted")
-    page, row, head = (k_scale.stride(i) for i in range(3))
-    return values | {"k_scale": k_scale, "k_scale_page_stride": page, "k_scale_row_stride": row, "k_scale_head_stride": head}
+    rows = -(-page // 32)
+    if isinstance(scale, torch.Tensor) and scale.dtype == torch.float8_e4m3fn:  # the extra rows of the cache, as hpc-ops keeps those of K
+        want(scale, name, DType.FP8, (None, rows, kv_heads, 128), device, "pages, ceil(page / 32), kv_heads, 128 bytes")
+        if scale.stride(3) != 1 or scale.data_ptr() % 4 or any(scale.stride(i) % 4 for i in range(3)):
+            raise InputError(f"{name}: strides {tuple(scale.stride())} where 1 in the last dimension and multiples of 4 bytes in the others are wanted")
+        scale = scale.view(torch.float32)
+    want(scale, name, DType.F32, (None, rows, kv_heads, 32), device, "pages, ceil(page / 32), kv_heads, 32")
+    if scale.shape[0] < pages:
+        raise InputError(f"{name}: {scale.shape[0]} pages, but the cache has {pages}")
+    if scale.stride(3) != 1:
+        raise InputError(f"{name}: stride {scale.stride(3)} in the last dimension where 1 is wanted")
+    return {name: scale, **{f"{name}_{what}_stride": scale.stride(i) for i, what in enumerate(("page", "row", "head"))}}
 
 
 def check_values(block_ids: torch.Tensor | None, kv_lens: torch.Tensor, new_tokens: int, kernel: Any, k_cache: torch.Tensor) -> None:

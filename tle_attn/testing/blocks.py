@@ -41,10 +41,13 @@ def chain_ports(chain: str, problem: Problem) -> Function:
     l, m, state = (Port(name, DType.F32, ("query",), (n,)) for name in ("l", "m", "value"))
     row_head = Port("head", DType.I32, ("query",), (n,))
     value = Port("value", DType.F32, ("dim", "query"), (d, n), layout="mma")
+    p, ratio = Port("p", DType.F32, ("key", "query"), (TILE, n), layout="mma"), Port("ratio", DType.F32, ("key",), (TILE,))
+    product, top = Port("product", DType.F32, ("dim", "query"), (d, n), layout="mma"), Port("top", DType.F32, ("query",), (n,))
     logits = (s, key, query, head, distance, of_head, kv_len, seq, first_new), (s,)
     chains = {
         "score": logits, "mask": logits, "first_key": ((first, kv_len), (first,)), "denominator": ((l, m, row_head), (l,)), "log_sum": ((state, row_head), (state,)),
-        "output": ((value, kv_head), (value,)), "head_value": ((number, kv_head), (number,)),
+        "output": ((value, kv_head), (value,)), "head_value": ((number, kv_head), (number,)), "tile_product": ((product, top), (product,)),
+        "tile_weights": ((p, ratio, Port("limit", DType.F32, (), ())), (p,)),
     }  # fmt: skip
     return Function(chain, *chains[chain])
 

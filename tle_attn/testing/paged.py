@@ -12,8 +12,14 @@ from tle_attn.oracle import quantise_e4m3
 SPARE_COLUMNS = 3
 #: Block ids of pages that no sequence has, alternating.
 INVALID_PAGES = (-1, 2**31 - 1)
-#: Tokens in a row of K scales that are kept apart from the cache.
+#: `quant` of a cache whose K and V have a scale per token and head each
+KV_PER_TOKEN = "kv_per_token"
+#: Tokens in a row of scales that are kept apart from the cache.
 SCALES_PER_ROW = 32
+
+
+#: how K and V are quantised: None (not), 0 and 1 as the quant types of hpc-ops, or KV_PER_TOKEN
+Quant = int | str | None
 
 
 @frozen(eq=False)
@@ -27,9 +33,11 @@ class PagedCache:
     block_ids: Tensor  #: int32 [B, columns]
 
 
-def _check_format(dtype: str, quant: int | None, layout: str) -> None:
-    if (dtype, quant) not in (("bf16", None), ("fp8", 0), ("fp8", 1)):
-        raise ValueError(f'dtype, quant: {dtype!r}, {quant}; allowed: "bf16" with None, "fp8" with 0 (K scale per token and head) or 1 (per tensor)')
+def _check_format(dtype: str, quant: Quant, layout: str) -> None:
+    if (dtype, quant) not in (("bf16", None), ("fp8", 0), ("fp8", 1), ("fp8", KV_PER_TOKEN)):
+        raise ValueError(
+            f'dtype, quant: {dtype!r}, {quant}; allowed: "bf16" with None, "fp8" with 0 (K scale per token and head), 1 (per tensor) or "{KV_PER_TOKEN}" (K and V scale per token and head)'
+        )
     if layout not in ("NHD", "HND"):
         raise ValueError(f'layout: {layout!r}; allowed: "NHD", "HND"')
 
@@ -48,7 +56,7 @@ def make_paged_cache(
     value_dim: int | None = None,
     page: int,
     dtype: str,
-    quant: int | None,
+    quant: Quant,
     layout: str,
     scales_in_cache: bool,
     poison: bool,
@@ -56,8 +64,9 @@ def make_paged_cache(
 ) -> PagedCache:
     """K and V of unit variance in shuffled pages; V has `value_dim` elements a head, as many as K if not given.  The live data depend on neither `layout` nor `poison`.
 
-    dtype "bf16" with quant None; "fp8" (e4m3) with quant 0: K scale per token and head, V scale per head, or 1: one scale each.
-    `scales_in_cache` puts the K scales of quant 0 in extra rows of the K cache's own pages (as e4m3 bytes), else they
+    dtype "bf16" with quant None; "fp8" (e4m3) with quant 0: K scale per token and head, V scale per head, 1: one scale each, or
+    "kv_per_token": K and V scale per token and head.
+    `scales_in_cache` puts scales per token in extra rows of the cache's own pages (as e4m3 bytes), else they
     are float32 [pages, rows, Hkv, 32].  `poison`: slots, pages and scales without a live token hold NaN, and block ids
     without a page are invalid; else all are 0.
     """
@@ -69,6 +78,8 @@ def make_paged_cache(
     k = torch.randn(shape, generator=generator)
     v = torch.randn((*shape[:3], value_dim or head_dim), generator=generator)
     k_spread, v_spread = spread((*shape[:3], 1), generator), spread((heads, 1), generator)
+    if quant == KV_PER_TOKEN:
+        v_spread = spread((*shape[:3], 1), generator)
 
     block_ids = torch.zeros(len(kv_lens), max(needed, default=0) + SPARE_COLUMNS, dtype=torch.int32)
     if poison:
@@ -88,18 +99,26 @@ def make_paged_cache(
         k_values, k_scale = quantise_e4m3(k)
         v_values, v_scale = quantise_e4m3(v)
         return PagedCache(_stored(k_values, live, fill, layout), _stored(v_values, live, fill, layout), k_scale, v_scale, block_ids)
-    k_values, slot_scale = quantise_e4m3(k * k_spread, axis=3)
+    k_values, k_slots = quantise_e4m3(k * k_spread, axis=3)
+    k_cache, k_scale = _with_scales(k_values, k_slots, live, fill, layout, scales_in_cache)
+    if quant == KV_PER_TOKEN:
+        v_values, v_slots = quantise_e4m3(v * v_spread, axis=3)
+        v_cache, v_scale = _with_scales(v_values, v_slots, live, fill, layout, scales_in_cache)
+        return PagedCache(k_cache, v_cache, k_scale, v_scale, block_ids)
     v_values, v_scale = quantise_e4m3(v * v_spread, axis=(0, 1, 3))
-    slot_scale[~live] = fill
-    per_row = head_dim // 4 if scales_in_cache else SCALES_PER_ROW
-    scale_rows = _in_rows(slot_scale, per_row, fill)
-    if scales_in_cache:
-        storage = _stored(k_values, live, fill, layout, extra_rows=scale_rows.shape[1])
-        k_cache, k_scale = storage[:, :page], storage[:, page:]
-        k_scale.view(torch.float32).copy_(scale_rows)
-    else:
-        k_cache, k_scale = _stored(k_values, live, fill, layout), scale_rows
     return PagedCache(k_cache, _stored(v_values, live, fill, layout), k_scale, v_scale, block_ids)
+
+
+def _with_scales(values: Tensor, slot_scale: Tensor, live: Tensor, fill: float, layout: str, in_cache: bool) -> tuple[Tensor, Tensor]:
+    """A cache and its scales [pages, page, heads] in rows of their own, or of the cache's pages."""
+    slot_scale[~live] = fill
+    scale_rows = _in_rows(slot_scale, values.shape[3] // 4 if in_cache else SCALES_PER_ROW, fill)
+    if not in_cache:
+        return _stored(values, live, fill, layout), scale_rows
+    page = values.shape[1]
+    storage = _stored(values, live, fill, layout, extra_rows=scale_rows.shape[1])
+    storage[:, page:].view(torch.float32).copy_(scale_rows)
+    return storage[:, :page], storage[:, page:]
 
 
 def _in_rows(slot_scale: Tensor, per_row: int, fill: float) -> Tensor:

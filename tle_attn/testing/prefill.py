@@ -8,7 +8,7 @@ import torch
 from attrs import frozen
 from torch import Tensor
 
-from tle_attn.testing.paged import make_paged_cache
+from tle_attn.testing.paged import Quant, make_paged_cache
 from tle_attn.testing.problems import PagedProblem, queries, tensors_of
 
 #: The CUDA reference wants the token axis of prefill q scales in multiples of this.
@@ -80,7 +80,7 @@ def make_prefill_problem(
     page: int = 64,
     dtype: str = "bf16",
     layout: str = "NHD",
-    quant: int | None = None,
+    quant: Quant = None,
     logit_std: float = 1.0,
     mask_density: float | None = None,
     mask_columns: int | None = None,

@@ -9,7 +9,7 @@ from attrs import evolve, fields, frozen
 from torch import Tensor
 
 from tle_attn.oracle import attention, quantise_e4m3
-from tle_attn.testing.paged import PagedCache, make_paged_cache, spread
+from tle_attn.testing.paged import PagedCache, Quant, make_paged_cache, spread
 
 
 @frozen(eq=False, kw_only=True)
@@ -57,8 +57,9 @@ class PagedProblem:
     def to(self, device: torch.device | str) -> Self:
         """The same problem on another device, strides kept."""
         moved = {field.name: getattr(self, field.name) for field in fields(type(self))}
-        if self.k_scale is not None and self.k_scale.dtype == torch.float8_e4m3fn:
-            moved["k_cache"], moved["k_scale"] = _moved_together(self.k_cache, self.k_scale, device)
+        for cache, scale in (("k_cache", "k_scale"), ("v_cache", "v_scale")):
+            if moved[scale] is not None and moved[scale].dtype == torch.float8_e4m3fn:
+                moved[cache], moved[scale] = _moved_together(moved[cache], moved[scale], device)
         return evolve(self, **{name: value.to(device) if isinstance(value, Tensor) else value for name, value in moved.items()})
 
     def _reference(self, options: dict) -> tuple[Tensor, Tensor | None]:
@@ -93,14 +94,14 @@ def make_decode_problem(
     page: int = 64,
     dtype: str = "bf16",
     layout: str = "NHD",
-    quant: int | None = None,
+    quant: Quant = None,
     logit_std: float = 1.0,
     seed: int = 0,
     poison: bool = True,
     extra_pages: int = 3,
     device: torch.device | str = "cpu",
 ) -> DecodeProblem:
-    """A random decode problem; see `make_paged_cache` for the cache, with K scales of quant 0 in the K cache's pages.
+    """A random decode problem; see `make_paged_cache` for the cache, with scales per token in the cache's own pages.
 
     `kv_lens`: tokens of each sequence, this step's included, 0 allowed.  `heads`: (Hq, Hkv).  Scores have a standard
     deviation of about `logit_std`.  Equal seeds give equal live data on every device, in every layout, poisoned or not.
@@ -164,8 +165,8 @@ def queries(rows: int, num_heads: int, head_dim: int, dtype: str, logit_std: flo
     return quantise_e4m3(q * spread((rows, num_heads, 1), generator), axis=2)
 
 
-def _moved_together(k_cache: Tensor, k_scale: Tensor, device: torch.device | str) -> tuple[Tensor, Tensor]:
+def _moved_together(cache: Tensor, scale: Tensor, device: torch.device | str) -> tuple[Tensor, Tensor]:
     """A cache and the scales in its own pages, still in one storage with the same strides."""
-    page = k_cache.shape[1]
-    both = k_cache.as_strided((k_cache.shape[0], page + k_scale.shape[1], *k_cache.shape[2:]), k_cache.stride()).to(device)
+    page = cache.shape[1]
+    both = cache.as_strided((cache.shape[0], page + scale.shape[1], *cache.shape[2:]), cache.stride()).to(device)
     return both[:, :page], both[:, page:]
