@@ -22,6 +22,7 @@ from tle_attn.codegen import entries_of
 from tle_attn.codegen import source as src
 from tle_attn.spec import Argument, Block, Constant, DType, Function, Kernel, Place, Port, Problem
 from tle_attn.testing.mini_kernel import mini_kernel, run_kernel
+from tle_attn.testing.paged import moved
 
 TILE = 64
 #: relative RMS error of an output by element type: fp32 arithmetic with approximate exp2, and half a unit in the last place of the others
@@ -252,7 +253,7 @@ class BlockTest:
     def run(self, *, target: str = "cpu", seed: int = 0, device: Any = None) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Run the mini-kernel; (outputs by port name, inputs by name).  Outputs start poisoned."""
         device = torch.device(device or ("cpu" if target in ("cpu", "tle-emulated") else "cuda"))
-        inputs = {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in self.values(seed).items()}
+        inputs = {name: moved(value, device) if isinstance(value, torch.Tensor) else value for name, value in self.values(seed).items()}
         outputs = {p.name: _poison(p, device) for p in (*self.returned, *self.written)}
         own = {*self.loaded, *self._plain_parameters}
         taken = {a.name for a in entries_of(self.kernel)[0].arguments}  # a parameter that the function does not read is not passed

@@ -42,6 +42,13 @@ def _check_format(dtype: str, quant: Quant, layout: str) -> None:
         raise ValueError(f'layout: {layout!r}; allowed: "NHD", "HND"')
 
 
+def moved(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """`tensor` on a device, strides kept; `Tensor.to` closes the gaps of a view."""
+    if tensor.device == torch.device(device):
+        return tensor
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device).copy_(tensor)
+
+
 def spread(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """Factors in 1/2 .. 2, so that a scale taken from the wrong token or head shows."""
     return torch.exp2(2 * torch.rand(shape, generator=generator) - 1)

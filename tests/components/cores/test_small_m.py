@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tests.components.products import product_rms
 from tle_attn.components.cores.small_m import SmallM
 from tle_attn.errors import SpecError
 from tle_attn.spec import DType, Problem
@@ -20,7 +21,7 @@ def test_scores(target, problem, seed):
 
 
 def test_scores_of_fp8(target, fp8, seed):
-    check_block(SmallM(), "qk_product", problem=fp8, target=target, seed=seed)
+    check_block(SmallM(), "qk_product", problem=fp8, target=target, seed=seed, rms=product_rms(fp8.dtype, target))
 
 
 def queries(problem: Problem, sequences: int, heads: int, extra_heads: int = 0) -> torch.Tensor:

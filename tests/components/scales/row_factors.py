@@ -4,6 +4,7 @@ import torch
 
 from tle_attn.spec import Argument, Block, DType, Problem
 from tle_attn.testing.mini_kernel import mini_kernel, prefill_companions, run_kernel
+from tle_attn.testing.paged import moved
 
 TEXT = """
 @jit
@@ -20,7 +21,7 @@ def row_factors(block: Block, scales: torch.Tensor, place: tuple[int, int, int, 
     arguments = [*(Argument(n, "i32", "") for n in names), Argument("factors", "*f32", "")]
     kernel = mini_kernel(TEXT, block, problem=problem, arguments=arguments, companions=prefill_companions(problem))
     factors = torch.full((64,), float("nan"), device=device)
-    given = {"q_scale": scales.to(device), "q_scale_batch_stride": scales.stride(0), "q_scale_head_stride": scales.stride(1), "factors": factors}
+    given = {"q_scale": moved(scales, device), "q_scale_batch_stride": scales.stride(0), "q_scale_head_stride": scales.stride(1), "factors": factors}
     run_kernel(kernel, {**given, **dict(zip(names, place)), **values}, target=target)
     return factors.cpu()
 
