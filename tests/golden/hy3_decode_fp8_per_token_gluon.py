@@ -412,7 +412,7 @@ def wgmma_wait(pendings: constexpr, acc):
 
 # ---- the compile hook: shared-memory addresses, and clusters of CTAs compiled one program per CTA
 # Assembly that needs the hook starts with this word, which ptxas refuses and only the hook removes.
-_HOOK = "tle_attn_compile_hook_1"
+_HOOK = "tle_attn_compile_hook_2"
 _ADDRESS_WIDTH = 64 if triton.__version__.startswith("3.6.") else 32  # of the compiler's operation that gives the address of a buffer
 _ADDRESS = re.compile(
     r"(?P<result>%[\w#]+) = ttg\.local_load (?P<buffer>%[\w#]+) \{[^}]*" + _HOOK
@@ -435,6 +435,8 @@ def _hook_ttgir(module):
     if roles and any(i > roles[0] or not re.match(r"    %\w", lines[i]) for i in barriers):
         raise ValueError("cluster_barrier() in a warp-specialised kernel: allowed only before warp_specialize() and outside of branches and loops, because the "
                          "warps of all roles have to take part; between roles use cluster_push and cluster_push_wait")
+    if roles and len(barriers) > 1:
+        raise ValueError(f"{len(barriers)} calls of cluster_barrier() in a warp-specialised kernel: allowed is one, because the warps of the other roles arrive and do not wait")
 
     def address(load):
         name = load["result"] + "_address"
@@ -456,15 +458,17 @@ def _hook_ttgir(module):
 
 
 def _hook_ptx(text, metadata, barriers, role_0_warps):
-    """Remove the marker words; set the cluster size; let the warps of the other roles take part in cluster barriers before warp_specialize()."""
+    """Remove the marker words; set the cluster size; let the warps of the other roles take part in a cluster barrier before warp_specialize().
+
+    They arrive and do not wait: a wait would keep them from giving up registers, for which role 0 waits before it comes to the barrier.
+    """
     cluster = re.search(_HOOK + r" cluster_dims (\d+);", text)
     if cluster:
         metadata["num_ctas"] = int(cluster[1])
         text = re.sub(r"(\.reqntid [^\n]*\n)", rf"\1.explicitcluster\n.reqnctapercluster {cluster[1]}, 1, 1\n", text, count=1)
     if barriers and metadata["num_warps"] > role_0_warps:
         start = text.index("\n", text.index("// %bb.0:", text.index(".entry"))) + 1
-        join = "@other barrier.cluster.arrive.relaxed; @other barrier.cluster.wait; " * barriers
-        others = f"{{ .reg .pred other; .reg .b32 thread; mov.u32 thread, %tid.x; setp.ge.u32 other, thread, {32 * role_0_warps}; {join}}}\n"
+        others = f"{{ .reg .pred other; .reg .b32 thread; mov.u32 thread, %tid.x; setp.ge.u32 other, thread, {32 * role_0_warps}; @other barrier.cluster.arrive.relaxed; }}\n"
         text = text[:start] + others + text[start:]
     descriptors = re.findall(r"\.param \.align 64 \.b8 (\w+)\[128\]", text)
     if descriptors and _HOOK in text:  # their way from memory is as long as that of the first data

@@ -5,7 +5,7 @@ tle_attn 0.1.0. SPDX-License-Identifier: Apache-2.0
 
 Blocks: loader=paged_tma, ring=mbarrier, qk=small_m, scale=softmax, mask[0]=causal, softmax=online, v_operand=direct, schedule=static_split, reduce=cluster_merge, epilogue=store, mainloop=decode.
 
-Kernel decode, grid (splits, batch * kv_heads) in clusters of 4, 4 warps, at most 128 registers a thread; arguments in order:
+Kernel decode, grid (splits, batch * kv_heads) in clusters of 4, 4 warps, at most 255 registers a thread; arguments in order:
     k_desc: tensor descriptor bf16[1, 1, 64, 128] - K cache as (page, head, token, dim)
     v_desc: tensor descriptor bf16[1, 1, 64, 128] - V cache as (page, head, token, dim)
     block_ids: *i32 - page ids [batch, table width]; entries past a sequence's last page are not read
@@ -103,7 +103,7 @@ COPIES = constexpr(1)  # boxes (and full barriers) of a tile
 BOX_ROWS = constexpr(64)  # tokens of a TMA box
 BOX_COLS = constexpr(128)  # head elements of a TMA box
 BOX_BYTES = constexpr(16384)  # bytes of a TMA box
-STAGES = constexpr(2)  # tiles in flight, K and V each
+STAGES = constexpr(6)  # tiles in flight, K and V each
 READERS = constexpr(1)  # roles that free a slot
 HEAD_DIM = constexpr(128)  # elements of a head
 GROUP = constexpr(8)  # query heads per key/value head

@@ -109,7 +109,7 @@ OPS: tuple[Op, ...] = (
     # ---- clusters
     Op("cluster_dims", "cluster_dims(n)", "cluster", "first statement of a kernel that runs as clusters of n CTAs; the grid then counts clusters, program_id counts CTAs", "marker for the compile hook", "the mesh constant", "n CTAs share a scheduler"),
     Op("cluster_rank", "cluster_rank()", "cluster", "rank of this CTA in its cluster", "%cluster_ctarank", "%cluster_ctarank", "scalar"),
-    Op("cluster_barrier", "cluster_barrier()", "cluster", "all threads of all CTAs of the cluster; release and acquire of shared memory. In a warp-specialised kernel only before warp_specialize", "barrier.cluster", "tle.distributed_barrier", "joins clocks; missing peers are a deadlock"),
+    Op("cluster_barrier", "cluster_barrier()", "cluster", "all threads of all CTAs of the cluster; release and acquire of shared memory. In a warp-specialised kernel one, before warp_specialize", "barrier.cluster", "tle.distributed_barrier", "joins clocks; missing peers are a deadlock"),
     Op("remote_store", "remote_store(buffer, rank, tile)", "cluster", "write `tile` into the same plain buffer of CTA `rank`; visible after cluster_barrier", "mapa + st.shared::cluster", "tl.store(local_ptr(tle.remote))", "peer alive and set up; ordering"),
     Op("remote_load", "remote_load(buffer, rank)", "cluster", "read the same plain 2-D buffer of CTA `rank` into a coalesced tile", "mapa + ld.shared::cluster", "tl.load(local_ptr(tle.remote))", "peer alive and set up; ordering; unwritten bytes"),
     Op("cluster_push", "cluster_push(buffer, rank, tile, barrier)", "cluster", "asynchronous remote store that completes bytes on CTA `rank`'s copy of `barrier`", "mapa + st.async", "remote store", "delivered at any time; the peer must still be alive"),
