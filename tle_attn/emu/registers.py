@@ -219,6 +219,10 @@ def log2(x: Tile) -> Tile:
     return _float_function(np.log2, x, "log2")
 
 
+def lg2(x: Tile) -> Tile:
+    return _float_function(lambda values: np.log2(np.where(np.abs(values) < 2.0**-126, 0.0, values)), x, "lg2")
+
+
 def fdiv(x: object, y: object) -> Tile:
     return _lifted(x) / y
 
