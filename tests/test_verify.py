@@ -41,6 +41,13 @@ def test_a_kernel_that_computes_something_else_fails(wanted: dict, wrong: dict, 
     assert "sequence" in result.failure and "relative RMS" in result.failure
 
 
+def test_a_result_without_a_finite_element_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = tle_attn.load("hy3/decode_bf16").kernel()
+    monkeypatch.setattr(verify, "oracle_options", lambda *_: {"causal": True, "score_steps": (lambda s, *_: s * float("nan"),)})
+    result = verify.verify_kernel(kernel, "cpu")
+    assert not result.ok and "rows of the oracle's own result are not finite" in result.failure
+
+
 def test_a_block_that_the_oracle_does_not_know_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = tle_attn.load("variants/decode_bf16_soft_cap").kernel()
     monkeypatch.setattr(type(kernel.mainloop.score[0]), "oracle_options", Block.oracle_options)

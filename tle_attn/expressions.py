@@ -45,6 +45,7 @@ class ExpressionBlock(Block):
 
     Attributes:
         value: an expression of s (natural units), key, query, head and `numbers`, in Python's syntax; lines before it may give names to parts of it.
+            `//` and `%` are meant for operands that are not negative: the device rounds towards zero.
         numbers: constants of the expression.
     """
 
@@ -79,6 +80,9 @@ class ExpressionBlock(Block):
 
     def check(self, problem: Problem) -> None:
         self.end(self.expression.translate()[1])
+        used = {node.id for statement in self.expression.statements() for node in ast.walk(statement) if isinstance(node, ast.Name)}
+        if unused := sorted(set(self.numbers) - used):
+            raise SpecError(f"the expression does not use {', '.join(unused)}", key="numbers", value=dict(self.numbers), allowed="names in `value`", reason="it would change nothing")
 
     def end(self, result: Typed) -> str:
         """What the link returns, in base-2 units, for this value of the expression; SpecError where it is no such value."""

@@ -74,6 +74,7 @@ def write_lse(args, m, l, row, keep, seq, head):
     if LSE:
         token = as_int64(seq * QUERY_TOKENS + row // GROUP)
         q_head = head * GROUP + row % GROUP
-        value = where(l > 0.0, m + log2(l) - P_EXPONENT, float("-inf"))
+        # a sum that is NaN gives NaN: as -inf, a merge would take the row for one that has seen no key
+        value = where(l == 0.0, float("-inf"), m + log2(l) - P_EXPONENT)
         value = log_sum(args, value, q_head)
         store(args.lse + token * (args.kv_heads * GROUP) + q_head, value * LSE_UNIT, mask=keep)

@@ -90,5 +90,6 @@ def store_row_lse(args, m, l, factor, q_start, row0, q_len, q_head):
     """Log-sum-exp of 64 rows from the maxima m, in units of the scores, and the sums l, which carry 2**P_EXPONENT as P does."""
     if LSE:
         row = row0 + rows(m[:, None])
-        value = log_sum(args, where(l > 0.0, m * factor + log2(l) - P_EXPONENT, float("-inf")), q_head)
+        # a sum that is NaN gives NaN: as -inf, a merge would take the row for one that has seen no key
+        value = log_sum(args, where(l == 0.0, float("-inf"), m * factor + log2(l) - P_EXPONENT), q_head)
         store(args.lse + as_int64(q_start + row) * (args.kv_heads * GROUP) + q_head, value * LSE_UNIT, mask=row < q_len)

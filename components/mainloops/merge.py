@@ -90,10 +90,10 @@ class MergeMainloop(Mainloop):
 
 @jit
 def add_state(m, l, acc, outs, out_at, lses, lse_at, d, here):
-    """One more state of every row.  An empty one (-inf) changes nothing, whatever its output holds."""
+    """One more state of every row.  An empty one (-inf) changes nothing, whatever its output holds; one that is NaN makes the row NaN."""
     m_i = load(lses + lse_at, mask=here, other=float("-inf")) * LOG2_UNIT
     o_i = load(outs + out_at[:, None] + d[None, :], mask=here[:, None] & (d < HEAD_DIM)[None, :], other=0.0).to(F32)
-    o_i = where((m_i > float("-inf"))[:, None], o_i, 0.0)
+    o_i = where((m_i == float("-inf"))[:, None], 0.0, o_i)
     return merge_states(m, l, acc, (m_i,), (1.0,), (o_i,))
 
 

@@ -28,11 +28,12 @@ class MaskExpression(ExpressionBlock):
     def end(self, result: Typed) -> str:
         if result.kind != BOOL:
             raise SpecError(f"the value is a {result.kind}, and no rule", key="value", value=self.value, allowed="a comparison, for example query - key < 128")
+        if "s" in result.inputs:
+            reason = "a mask is a rule of positions, and prefill masks before it has logits; a score can give -1e30"
+            raise SpecError("a mask cannot look at s", key="value", value=self.value, allowed="key, query, head and numbers", reason=reason)
         return f'where({result.text}, s, float("-inf"))'
 
     def oracle_options(self, problem: Problem, given: Mapping[str, Any]) -> dict[str, Any]:
-        if "s" in self.expression.translate()[2]:
-            raise SpecError("a mask that looks at s has no place in the oracle, whose masks are rules of positions", key="value", value=self.value)
         return {"mask_steps": (lambda key, query, head, sequence: self.evaluate(key=key, query=query, head=head),)}
 
     def reference(self, s: torch.Tensor, key: torch.Tensor, query: torch.Tensor, head: torch.Tensor) -> torch.Tensor:

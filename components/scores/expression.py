@@ -16,10 +16,7 @@ from tle_attn.spec import Problem
 
 @frozen(kw_only=True)
 class ScoreExpression(ExpressionBlock):
-    """s becomes `value`, in natural units: [[score]] block = "expression", value = "s - rate * (query - key)", numbers = {rate = 0.01}.
-
-    `//` and `%` are meant for operands that are not negative: the device rounds towards zero.
-    """
+    """s becomes `value`, in natural units: [[score]] block = "expression", value = "s - rate * (query - key)", numbers = {rate = 0.01}."""
 
     KIND = "score"
     NAME = "expression"

@@ -38,6 +38,12 @@ def test_innermost_loop_with_a_wgmma():
     assert innermost_wgmma_loop(*parse_sass(SASS.replace("HGMMA", "FFMA"))) == []
 
 
+def test_a_jump_back_over_the_end_is_no_loop():
+    """Code that is moved behind the kernel's end comes back from there."""
+    back = SASS.replace("/*00a0*/                   BRA `(.L_x_4)", "/*00a0*/                   BRA `(.L_x_2)").replace("@P1 BRA `(.L_x_2)", "@P1 BRA `(.L_x_3)")
+    assert [name.split(".")[0] for name in innermost_wgmma_loop(*parse_sass(back))] == ["SYNCS", "HGMMA", "UIADD3", "BRA", "MUFU", "STSM", "BRA"]
+
+
 def test_names_under_which_opcodes_are_counted():
     names = ["HGMMA.64x8x16.F32.BF16", "MUFU.EX2", "BAR.SYNC.DEFER_BLOCKING", "BAR.ARV", "LDSM.16.M88.4", "SYNCS.ARRIVE.TRANS64", "EXIT"]
     assert [opcode_name(n) for n in names] == ["HGMMA", "MUFU.EX2", "BAR.SYNC", "BAR.ARV", "LDSM", "SYNCS.ARRIVE", "EXIT"]

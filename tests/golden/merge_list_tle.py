@@ -122,7 +122,8 @@ def write_lse(lse, kv_heads, m, l, row, keep, seq, head):
     """Log-sum-exp of query rows from the base-2 maximum m and the sum l, which carries 2**P_EXPONENT as P does."""
     token = as_int64(seq * QUERY_TOKENS + row // GROUP)
     q_head = head * GROUP + row % GROUP
-    value = where(l > 0.0, m + log2(l) - P_EXPONENT, float("-inf"))
+    # a sum that is NaN gives NaN: as -inf, a merge would take the row for one that has seen no key
+    value = where(l == 0.0, float("-inf"), m + log2(l) - P_EXPONENT)
     store(lse + token * (kv_heads * GROUP) + q_head, value * LSE_UNIT, mask=keep)
 
 
@@ -149,10 +150,10 @@ def merge_states(m, l, acc, more_m, more_l, more_o):
 
 @jit
 def add_state(m, l, acc, outs, out_at, lses, lse_at, d, here):
-    """One more state of every row.  An empty one (-inf) changes nothing, whatever its output holds."""
+    """One more state of every row.  An empty one (-inf) changes nothing, whatever its output holds; one that is NaN makes the row NaN."""
     m_i = load(lses + lse_at, mask=here, other=float("-inf")) * LOG2_UNIT
     o_i = load(outs + out_at[:, None] + d[None, :], mask=here[:, None] & (d < HEAD_DIM)[None, :], other=0.0).to(F32)
-    o_i = where((m_i > float("-inf"))[:, None], o_i, 0.0)
+    o_i = where((m_i == float("-inf"))[:, None], 0.0, o_i)
     return merge_states(m, l, acc, (m_i,), (1.0,), (o_i,))
 
 

@@ -572,7 +572,8 @@ def write_lse(kv_heads, lse, m, l, row, keep, seq, head):
     """Log-sum-exp of query rows from the base-2 maximum m and the sum l, which carries 2**P_EXPONENT as P does."""
     token = as_int64(seq * QUERY_TOKENS + row // GROUP)
     q_head = head * GROUP + row % GROUP
-    value = where(l > 0.0, m + log2(l) - P_EXPONENT, float("-inf"))
+    # a sum that is NaN gives NaN: as -inf, a merge would take the row for one that has seen no key
+    value = where(l == 0.0, float("-inf"), m + log2(l) - P_EXPONENT)
     store(lse + token * (kv_heads * GROUP) + q_head, value * LSE_UNIT, mask=keep)
 
 

@@ -420,7 +420,8 @@ def store_rows(out, out_token_stride, out_head_stride, o, factor, q_start, row0,
 def store_row_lse(kv_heads, lse, m, l, factor, q_start, row0, q_len, q_head):
     """Log-sum-exp of 64 rows from the maxima m, in units of the scores, and the sums l, which carry 2**P_EXPONENT as P does."""
     row = row0 + rows(m[:, None])
-    value = where(l > 0.0, m * factor + log2(l) - P_EXPONENT, float("-inf"))
+    # a sum that is NaN gives NaN: as -inf, a merge would take the row for one that has seen no key
+    value = where(l == 0.0, float("-inf"), m * factor + log2(l) - P_EXPONENT)
     store(lse + as_int64(q_start + row) * (kv_heads * GROUP) + q_head, value * LSE_UNIT, mask=row < q_len)
 
 

@@ -76,6 +76,16 @@ def test_a_cascade_is_the_recipe_over_whole_sequences(seed):
     compare_lse(lse, expected_lse, atol=1e-3)
 
 
+def test_a_nan_in_a_prefix_is_not_lost(seed):
+    """As plain decode gives NaN, and not what the suffix alone would give."""
+    case = shared((192,), ((5, 70),), seed=seed)
+    p = case.problem
+    k_cache = p.k_cache.clone()
+    k_cache[p.block_ids[0, 1].long(), 3] = torch.nan
+    _, out, lse = run(BF16, evolve(case, problem=evolve(p, k_cache=k_cache)))
+    assert out.isnan().all() and lse.isnan().all()
+
+
 def test_scheduled_and_new_tokens_not_counted(seed):
     case = shared((200,), ((5, 64, 3),), seed=seed)
     tensors = case.tensors

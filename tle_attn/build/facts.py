@@ -88,7 +88,9 @@ def innermost_wgmma_loop(code: list[tuple[str, str]], labels: dict[str, int]) ->
         target = _TARGET.search(operands)
         if opcode.startswith("BRA") and target and labels.get(target[1], index + 1) <= index:
             body = [name for name, _ in code[labels[target[1]]:index + 1]]
-            if any("GMMA" in name for name in body) and (not best or len(body) < len(best)):
+            # a jump back from code that was moved behind the kernel's end is no loop
+            whole = not any(name.startswith("EXIT") for name in body)
+            if whole and any("GMMA" in name for name in body) and (not best or len(body) < len(best)):
                 best = body
     return best
 

@@ -191,14 +191,20 @@ class _Translator:
             return Typed(f"({left.text} {_BITS[kind]} {right.text})", BOOL, left.inputs | right.inputs)
         if kind in _WHOLE:
             left, right = (self.want(side, INT, f"`{_WHOLE[kind]}`") for side in (node.left, node.right))
+            self.check_divisor(node, right)
             return Typed(f"({left.text} {_WHOLE[kind]} {right.text})", INT, left.inputs | right.inputs)
         if kind in _ARITHMETIC:
             left, right, of = self.alike(node.left, node.right, f"`{_ARITHMETIC[kind]}`")
             return Typed(f"({left} {_ARITHMETIC[kind]} {right})", *of)
         if kind is ast.Div:
             x, y = (self.want(side, "number", "`/`") for side in (node.left, node.right))
+            self.check_divisor(node, y)
             return Typed(f"fdiv({x.as_float}, {y.as_float})", FLOAT, x.inputs | y.inputs)
         self.refuse(f"`{ast.unparse(node)}` has no meaning on the device", "there is no such operation of tiles", "+ - * / // % & | ^")
+
+    def check_divisor(self, node: ast.BinOp, divisor: Typed) -> None:
+        if divisor.literal and not ast.literal_eval(divisor.text):
+            self.refuse(f"`{ast.unparse(node)}` divides by zero", allowed="a divisor that is not 0")
 
     def alike(self, a: ast.expr, b: ast.expr, what: str) -> tuple[str, str, tuple[str, frozenset[str]]]:
         """(text, text, (kind, inputs)) of two numbers, both floats if one is."""

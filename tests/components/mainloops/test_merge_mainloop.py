@@ -37,6 +37,20 @@ def test_against_the_oracle(options, target, device, seed):
     compare_lse(lse, expected_lse, atol=5e-6, name_row=problem.name_row)
 
 
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_a_state_that_is_no_number_shows(wrong, target, device, seed):
+    """In the row's output and log-sum-exp, so that a later merge does not take it for a row without keys; other rows are as without it."""
+    kernel = tle_attn.load("merge/stack").set({"epilogue.lse": "e"}).kernel()
+    problem = make_states_problem(3, 7, 3, head_dim=kernel.problem.head_dim, base=kernel.mainloop.base, seed=seed, device=device)
+    outs, lses = (problem.inputs[name].clone() for name in ("outs", "lses"))
+    right, right_lse = tle_attn.plan(kernel, target=target).run(outs=outs, lses=lses)
+    lses[1, 2, 1] = wrong
+    out, lse = tle_attn.plan(kernel, target=target).run(outs=outs, lses=lses)
+    assert out[2, 1].isnan().all() and lse[2, 1].isnan()
+    right[2, 1] = out[2, 1] = 0.0
+    assert torch.equal(out, right)
+
+
 @by_options
 def test_as_compiled(options):
     kernel = tle_attn.load("merge/stack").set(options).kernel()

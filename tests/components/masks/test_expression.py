@@ -36,5 +36,8 @@ def test_rules(target, value, numbers, meaning, seed):
 def test_a_mask_must_be_a_rule():
     with pytest.raises(SpecError, match="the value is a float, and no rule"):
         MaskExpression(value="s + 1").check(Problem())
-    with pytest.raises(SpecError, match="no place in the oracle"):
-        MaskExpression(value="s > 1").oracle_options(Problem(), {})
+    for value in ("s > 1", "large = s > 0.5\nlarge or key == query"):
+        with pytest.raises(SpecError, match="a mask cannot look at s"):
+            MaskExpression(value=value).check(Problem())
+    with pytest.raises(SpecError, match="the expression does not use raet, sink"):
+        MaskExpression(value="key < sinks", numbers={"sinks": 4, "sink": 3, "raet": 1.0}).check(Problem())
