@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 from attrs import frozen
 
-from tle_attn.components.scales.per_token_head import PerTokenHead, fetch_key_scales, publish_key_scales, query_factor  # noqa: F401  (the block's device text)
-from tle_attn.dialect import as_int64, barrier_arrive, fdiv, jit, load, maximum, reduce_max, smem_store, static_range, vec_index, where
+from tle_attn.components.scales.per_token_head import PerTokenHead, fetch_key_scales, publish_key_scales, query_factor, scale_places  # noqa: F401  (the block's device text)
+from tle_attn.dialect import absolute, barrier_arrive, fdiv, jit, load, maximum, reduce_max, smem_store, vec_index, where
 from tle_attn.errors import SpecError
 from tle_attn.spec import Argument, Constant, Function, Port, Problem
 from tle_attn.spec.types import DType
@@ -70,19 +70,14 @@ class PerTokenHeadKV(PerTokenHead):
 @jit
 def fetch_value_scales(args, ids, lane, tile, valid, head):
     """Scales of a V tile in the producer warp's registers; 0 for pages past the end and from token `valid` on, where the sequence ends and scales may be NaN."""
-    key = vec_index(TILE)
-    page = key * 0 - 1
-    for j in static_range(TILE_PAGES):
-        page = where(key // PAGE == j, page_at(ids, lane + j), page)
-    token = (tile % PAGE_TILES) * TILE + key % PAGE
-    offset = as_int64(page) * args.v_scale_page_stride + as_int64(token // SCALE_ROW) * args.v_scale_row_stride + head * args.v_scale_head_stride
-    return load(args.v_scale + offset + token % SCALE_ROW, mask=(page >= 0) & (key < valid), other=0.0)
+    at, page = scale_places(ids, lane, tile, head, args.v_scale, args.v_scale_page_stride, args.v_scale_row_stride, args.v_scale_head_stride)
+    return load(at, mask=(page >= 0) & (vec_index(TILE) < valid), other=0.0)
 
 
 @jit
 def publish_value_scales(ratios, tops, full, i, scales):
     """Tile i's scales into its ring slot: as ratios to the largest magnitude, and that, once for each query column."""
-    top = maximum(reduce_max(maximum(scales, 0.0 - scales), 0), LEAST_TOP)
+    top = maximum(reduce_max(absolute(scales), 0), LEAST_TOP)
     smem_store(ratios.slot(slot_of(i)), fdiv(scales, top))
     smem_store(tops.slot(slot_of(i)), where(vec_index(COLUMNS) >= 0, top, 0.0))
     barrier_arrive(full[slot_of(i)])

@@ -169,12 +169,12 @@ class TestMutants:
         ),
     }  # fmt: skip
     NUMBERS = {
-        "scales past the end": ("mask=(page >= 0) & (key < valid), other=0.0", "mask=page >= 0, other=0.0"),
+        "scales past the end": ("mask=(page >= 0) & (vec_index(TILE) < valid), other=0.0", "mask=page >= 0, other=0.0"),
         "the product as it is": ("return product * top[None, :]", "return product"),
         "weights as they are": ("where(p > limit, p, p * ratio[:, None])", "p"),
         "infinity times 0": ("where(p > limit, p, p * ratio[:, None])", "p * ratio[:, None]"),
-        "signed top": ("maximum(reduce_max(maximum(scales, 0.0 - scales), 0), LEAST_TOP)", "maximum(reduce_max(scales, 0), LEAST_TOP)"),
-        "nothing to divide by": ("maximum(reduce_max(maximum(scales, 0.0 - scales), 0), LEAST_TOP)", "reduce_max(maximum(scales, 0.0 - scales), 0)"),
+        "signed top": ("maximum(reduce_max(absolute(scales), 0), LEAST_TOP)", "maximum(reduce_max(scales, 0), LEAST_TOP)"),
+        "nothing to divide by": ("maximum(reduce_max(absolute(scales), 0), LEAST_TOP)", "reduce_max(absolute(scales), 0)"),
         "weights scaled twice": ("return m, l + p, o", "return m, l + p * ratio[:, None], o"),
     }  # fmt: skip
 

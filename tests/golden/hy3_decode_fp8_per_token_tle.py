@@ -399,15 +399,22 @@ def query_factor(scale_log2, q_scale, q_scale_stride, column, seq, head):
 
 
 @jit
-def fetch_key_scales(k_scale, k_scale_page_stride, k_scale_row_stride, k_scale_head_stride, ids, lane, tile, head):
-    """Scales of a key tile in the producer warp's registers, 0 for pages past the end; ids, lane: where its first page id is."""
+def scale_places(ids, lane, tile, head, scales, page_stride, row_stride, head_stride):
+    """Pointers to the scales of a tile's tokens, and their pages, -1 past the end; ids, lane: where the tile's first page id is."""
     key = vec_index(TILE)
     page = key * 0 - 1
     for j in static_range(TILE_PAGES):
         page = where(key // PAGE == j, page_at(ids, lane + j), page)
     token = (tile % PAGE_TILES) * TILE + key % PAGE
-    offset = as_int64(page) * k_scale_page_stride + as_int64(token // SCALE_ROW) * k_scale_row_stride + head * k_scale_head_stride
-    return load(k_scale + offset + token % SCALE_ROW, mask=page >= 0, other=0.0)
+    offset = as_int64(page) * page_stride + as_int64(token // SCALE_ROW) * row_stride + head * head_stride
+    return scales + offset + token % SCALE_ROW, page
+
+
+@jit
+def fetch_key_scales(k_scale, k_scale_page_stride, k_scale_row_stride, k_scale_head_stride, ids, lane, tile, head):
+    """Scales of a key tile in the producer warp's registers, 0 for pages past the end; ids, lane: where its first page id is."""
+    at, page = scale_places(ids, lane, tile, head, k_scale, k_scale_page_stride, k_scale_row_stride, k_scale_head_stride)
+    return load(at, mask=page >= 0, other=0.0)
 
 
 @jit

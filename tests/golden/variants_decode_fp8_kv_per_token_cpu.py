@@ -81,6 +81,7 @@ where = emu.ops.where
 where_le = emu.ops.where_le
 maximum = emu.ops.maximum
 minimum = emu.ops.minimum
+absolute = emu.ops.absolute
 exp2 = emu.ops.exp2
 fdiv = emu.ops.fdiv
 cdiv = emu.ops.cdiv
@@ -272,15 +273,22 @@ def query_factor(scale_log2, q_scale, q_scale_stride, column, seq, head):
 
 
 @jit
-def fetch_key_scales(k_scale, k_scale_page_stride, k_scale_row_stride, k_scale_head_stride, ids, lane, tile, head):
-    """Scales of a key tile in the producer warp's registers, 0 for pages past the end; ids, lane: where its first page id is."""
+def scale_places(ids, lane, tile, head, scales, page_stride, row_stride, head_stride):
+    """Pointers to the scales of a tile's tokens, and their pages, -1 past the end; ids, lane: where the tile's first page id is."""
     key = vec_index(TILE)
     page = key * 0 - 1
     for j in static_range(TILE_PAGES):
         page = where(key // PAGE == j, page_at(ids, lane + j), page)
     token = (tile % PAGE_TILES) * TILE + key % PAGE
-    offset = as_int64(page) * k_scale_page_stride + as_int64(token // SCALE_ROW) * k_scale_row_stride + head * k_scale_head_stride
-    return load(k_scale + offset + token % SCALE_ROW, mask=page >= 0, other=0.0)
+    offset = as_int64(page) * page_stride + as_int64(token // SCALE_ROW) * row_stride + head * head_stride
+    return scales + offset + token % SCALE_ROW, page
+
+
+@jit
+def fetch_key_scales(k_scale, k_scale_page_stride, k_scale_row_stride, k_scale_head_stride, ids, lane, tile, head):
+    """Scales of a key tile in the producer warp's registers, 0 for pages past the end; ids, lane: where its first page id is."""
+    at, page = scale_places(ids, lane, tile, head, k_scale, k_scale_page_stride, k_scale_row_stride, k_scale_head_stride)
+    return load(at, mask=page >= 0, other=0.0)
 
 
 @jit
@@ -293,19 +301,14 @@ def publish_key_scales(k_scales, full, i, scales):
 @jit
 def fetch_value_scales(v_scale, v_scale_page_stride, v_scale_row_stride, v_scale_head_stride, ids, lane, tile, valid, head):
     """Scales of a V tile in the producer warp's registers; 0 for pages past the end and from token `valid` on, where the sequence ends and scales may be NaN."""
-    key = vec_index(TILE)
-    page = key * 0 - 1
-    for j in static_range(TILE_PAGES):
-        page = where(key // PAGE == j, page_at(ids, lane + j), page)
-    token = (tile % PAGE_TILES) * TILE + key % PAGE
-    offset = as_int64(page) * v_scale_page_stride + as_int64(token // SCALE_ROW) * v_scale_row_stride + head * v_scale_head_stride
-    return load(v_scale + offset + token % SCALE_ROW, mask=(page >= 0) & (key < valid), other=0.0)
+    at, page = scale_places(ids, lane, tile, head, v_scale, v_scale_page_stride, v_scale_row_stride, v_scale_head_stride)
+    return load(at, mask=(page >= 0) & (vec_index(TILE) < valid), other=0.0)
 
 
 @jit
 def publish_value_scales(ratios, tops, full, i, scales):
     """Tile i's scales into its ring slot: as ratios to the largest magnitude, and that, once for each query column."""
-    top = maximum(reduce_max(maximum(scales, 0.0 - scales), 0), LEAST_TOP)
+    top = maximum(reduce_max(absolute(scales), 0), LEAST_TOP)
     smem_store(ratios.slot(slot_of(i)), fdiv(scales, top))
     smem_store(tops.slot(slot_of(i)), where(vec_index(COLUMNS) >= 0, top, 0.0))
     barrier_arrive(full[slot_of(i)])
