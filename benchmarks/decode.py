@@ -19,7 +19,7 @@ from attrs import define, field
 import tle_attn
 from benchmarks import compare, floor, workloads
 from benchmarks.compiling import compile_all
-from benchmarks.records import Record, command_line
+from benchmarks.records import Record, command_line, described
 from benchmarks.variants import Variant, add_arguments, parse_arguments, parse_variant
 from benchmarks.watchdog import watch
 from tle_attn.build import has_hopper, versions
@@ -227,7 +227,7 @@ def main(argv: list[str] | None = None) -> int:
         settings["null_graph_us"] = round(timer.null_graph_us(), 2)
         print(f"{versions()}  null graph {settings['null_graph_us']} us", flush=True)
     command = command_line("benchmarks.decode", sys.argv[1:] if argv is None else argv)
-    record = Record(what=" ".join(__doc__.split("\n\n")[1].split()), versions=versions(), command=command, settings=settings)
+    record = Record(what=described(__doc__), versions=versions(), command=command, settings=settings)
     bench = Bench(options, kernels, record, compare.read_baseline(options.baseline), timer, failures=len(options.variants) * len(options.mtp) - len(kernels))
     bench.run()
     print("\n".join(table(record.rows, options.cases)))

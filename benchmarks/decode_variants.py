@@ -17,13 +17,14 @@ import torch
 import tle_attn
 from benchmarks import workloads
 from benchmarks.compiling import compile_all
-from benchmarks.records import Record, command_line
+from benchmarks.records import Record, command_line, described
+from benchmarks.variants import captured, verified
 from benchmarks.watchdog import watch
 from tle_attn.build import has_hopper, versions
-from tle_attn.report.timing import Timer, capture
+from tle_attn.report.timing import Timer
 from tle_attn.spec import Kernel
 from tle_attn.testing import ContiguousDecodeProblem, DecodeProblem
-from tle_attn.verify import arguments_of, oracle_options, quant_type, verify_kernel
+from tle_attn.verify import arguments_of, oracle_options, quant_type
 
 BATCH, TOKENS = 64, 4096
 #: (recipe, query tokens)
@@ -34,8 +35,9 @@ SPARSE = 4
 
 def kernel_of(recipe: str, **problem: Any) -> Kernel:
     """The first point of a recipe's axes, with pages of 64 tokens where it has pages."""
-    kernel = tle_attn.load(recipe).kernel(**problem)
-    return tle_attn.load(recipe).kernel(page=workloads.PAGE, **problem) if "block_ids" in kernel.arguments else kernel
+    loaded = tle_attn.load(recipe)
+    kernel = loaded.kernel(**problem)
+    return loaded.kernel(page=workloads.PAGE, **problem) if "block_ids" in kernel.arguments else kernel
 
 
 def plain_of(recipe: str, variant: Kernel) -> Plain:
@@ -69,14 +71,9 @@ def decode_problem(kernel: Kernel) -> tuple[DecodeProblem, dict[str, torch.Tenso
 
 def measure(kernel: Kernel, timer: Timer) -> tuple[float, float]:
     """Microseconds, warm and cold, planned before."""
-    problem, given = decode_problem(kernel)
-    plan = tle_attn.plan(kernel, **problem.geometry)
-    out = problem.new_output(torch.float32 if kernel.mainloop.epilogue.dtype.value == "f32" else torch.bfloat16)
-    lse = torch.empty(out.shape[:2], device="cuda") if kernel.mainloop.epilogue.lse != "none" else None
-    plan.run(**problem.inputs, **given, out=out, lse=lse)
+    graph, out = captured(kernel, *decode_problem(kernel))
     if not out.isfinite().all():
         raise AssertionError("the output is not finite")
-    graph = capture(lambda: plan.run(**problem.inputs, **given, out=out, lse=lse, scheduled=kernel.mainloop.schedule.PLANNED))
     return timer.us(graph), timer.us_cold(graph)
 
 
@@ -94,26 +91,24 @@ def main(argv: list[str] | None = None) -> int:
     compiled: dict[Any, Kernel] = {**kernels, **{plain: kernel_of(plain[0], query_tokens=plain[1]) for plain in plains}}
     compile_all(compiled, options.jobs)
     command = command_line("benchmarks.decode_variants", sys.argv[1:] if argv is None else argv)
-    record = Record(" ".join(" ".join(__doc__.split("\n\n")[1:]).split()), versions(), command)
+    record = Record(described(__doc__), versions(), command)
     timer, failures = Timer(), 0
     plain_times: dict[Plain, tuple[float, float]] = {}
     for recipe, kernel in kernels.items():
         plain = plain_of(recipe, kernel)
         try:
             with watch(recipe, 60):
-                result = verify_kernel(kernel, "gluon")
-                if not result.ok:
-                    raise AssertionError(result.failure)
+                error = verified(kernel)
                 if plain not in plain_times:
                     plain_times[plain] = measure(compiled[plain], timer)
                 us, us_cold = measure(kernel, timer)
-        except (tle_attn.errors.TleAttnError, RuntimeError, AssertionError) as error:
+        except (tle_attn.errors.TleAttnError, RuntimeError, AssertionError) as failure:
             failures += 1
-            print(f"FAILED {recipe}: {error}", flush=True)
+            print(f"FAILED {recipe}: {failure}", flush=True)
             continue
         plain_us, plain_cold = plain_times[plain]
         row = {"recipe": recipe, "plain": plain[0], "query_tokens": plain[1], "us": us, "us_cold": us_cold, "plain_us": plain_us, "plain_us_cold": plain_cold}
-        row |= {"over_plain": us / plain_us, "over_plain_cold": us_cold / plain_cold, "rel_rms": result.error}
+        row |= {"over_plain": us / plain_us, "over_plain_cold": us_cold / plain_cold, "rel_rms": error}
         failures += row["over_plain"] > options.limit
         record.rows.append(row)
         print(f"{recipe}: {us:.1f} us, plain {plain_us:.1f}: {row['over_plain']:.3f} times (cold {row['over_plain_cold']:.3f})", flush=True)

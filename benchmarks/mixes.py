@@ -20,7 +20,7 @@ import torch
 import tle_attn
 from benchmarks import floor, workloads
 from benchmarks.compiling import compile_all
-from benchmarks.records import Record, command_line
+from benchmarks.records import Record, command_line, described
 from benchmarks.watchdog import watch
 from tle_attn.build import has_hopper, versions
 from tle_attn.report.timing import Timer, capture
@@ -103,7 +103,7 @@ def main(argv: list[str] | None = None) -> int:
             raise facts
     timer = Timer(options.samples)
     command = command_line("benchmarks.mixes", sys.argv[1:] if argv is None else argv)
-    record = Record(" ".join(__doc__.split("\n\n")[1].split()), versions(), command, {"null_graph_us": round(timer.null_graph_us(), 2), "seed": options.seed})
+    record = Record(described(__doc__), versions(), command, {"null_graph_us": round(timer.null_graph_us(), 2), "seed": options.seed})
     failures = 0
     problem_type = kernels["planned"].problem
     for batch in options.batches:

@@ -26,7 +26,7 @@ from benchmarks import prefill_problems
 from benchmarks.compiling import compile_all
 from benchmarks.cudnn import cudnn_us
 from benchmarks.prefill_cases import GROUPS, Case, dense_case, select
-from benchmarks.records import Record, command_line
+from benchmarks.records import Record, command_line, described
 from benchmarks.variants import Variant, add_arguments, parse_arguments, parse_variant
 from benchmarks.watchdog import watch
 from benchmarks.workloads import PAGE
@@ -215,7 +215,7 @@ def main(argv: list[str] | None = None) -> int:
     settings: dict[str, Any] = {"kernels": measured, "page": PAGE, "samples": options.samples, "spin_cycles": SPIN_CYCLES, "null_graph_us": round(timer.null_graph_us(), 2)}
     print(f"{versions()}  null graph {settings['null_graph_us']} us", flush=True)
     command = command_line("benchmarks.prefill", sys.argv[1:] if argv is None else argv)
-    record = Record(what=" ".join(" ".join(__doc__.split("\n\n")[1:]).split()), versions=versions(), command=command, settings=settings)
+    record = Record(what=described(__doc__), versions=versions(), command=command, settings=settings)
     bench = Bench(options, cases, kernels, record, compare.read_baseline(options.baseline), timer, failures=failures)
     bench.run()
     print("\n".join(compare.summaries(record.rows, bench.baseline)))

@@ -13,18 +13,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import torch
-
 import tle_attn
 from benchmarks.compiling import compile_all
-from benchmarks.records import Record, command_line
-from benchmarks.variants import Variant
+from benchmarks.records import Record, command_line, described
+from benchmarks.variants import Variant, captured, verified
 from benchmarks.watchdog import watch
 from tle_attn.build import has_hopper, versions
-from tle_attn.report.timing import SPIN_CYCLES, Timer, capture
+from tle_attn.report.timing import SPIN_CYCLES, Timer
 from tle_attn.spec import Kernel
-from tle_attn.testing import PrefillProblem
-from tle_attn.verify import arguments_of, prefill_problem_for, verify_kernel
+from tle_attn.verify import arguments_of, prefill_problem_for
 
 #: (queries, keys) of each sequence; query heads
 CASES: dict[str, tuple[tuple[int, int], ...]] = {"1 x 8k": ((8192, 8192),), "4 x 2k": ((2048, 2048),) * 4, "2k of 32k": ((2048, 32768),)}
@@ -57,27 +54,14 @@ def visited_tiles(kernel: Kernel, pairs: tuple[tuple[int, int], ...]) -> int:
     return tiles
 
 
-def timed(kernel: Kernel, problem: PrefillProblem, timer: Timer) -> float:
-    """Median microseconds of a run whose units are planned."""
-    plan = tle_attn.plan(kernel, **problem.geometry)
-    given = problem.inputs | arguments_of(kernel, problem)
-    out = problem.new_output(torch.float32 if kernel.mainloop.epilogue.dtype.text == "F32" else torch.bfloat16)
-    lse = torch.empty(out.shape[:2], device=out.device) if kernel.mainloop.epilogue.lse != "none" else None
-    plan.run(**given, out=out, lse=lse)
-    return timer.us(capture(lambda: plan.run(**given, out=out, lse=lse, scheduled=kernel.mainloop.schedule.PLANNED)))
-
-
 def measure(variant: Variant, kernel: Kernel, timer: Timer) -> list[dict[str, Any]]:
     """A row for each case; AssertionError if the variant is wrong."""
-    result = verify_kernel(kernel, "gluon")
-    if not result.ok:
-        raise AssertionError(result.failure)
-    plain, rows = plain_of(kernel), []
+    error, plain, rows = verified(kernel), plain_of(kernel), []
     for case, pairs in CASES.items():
         problem = prefill_problem_for(kernel, pairs, HEADS // kernel.problem.group, device="cuda", seed=1)
-        us, plain_us = timed(kernel, problem, timer), timed(plain, problem, timer)
+        us, plain_us = (timer.us(captured(k, problem, arguments_of(k, problem))[0]) for k in (kernel, plain))
         tiles = visited_tiles(kernel, pairs) / visited_tiles(plain, pairs)
-        rows.append({"variant": variant.name, "case": case, "us": us, "plain_us": plain_us, "over_plain": us / plain_us, "tiles_over_plain": tiles, "rel_rms": result.error})
+        rows.append({"variant": variant.name, "case": case, "us": us, "plain_us": plain_us, "over_plain": us / plain_us, "tiles_over_plain": tiles, "rel_rms": error})
     return rows
 
 
@@ -101,7 +85,7 @@ def main(argv: list[str] | None = None) -> int:
     timer = Timer(options.samples)
     settings = {"cases": CASES, "heads": HEADS, "samples": options.samples, "spin_cycles": SPIN_CYCLES, "compiled": {name: facts[name] for name in facts if name not in failed}}
     record = Record(
-        what=" ".join(" ".join(__doc__.split("\n\n")[1:]).split()), versions=versions(), command=command_line("benchmarks.prefill_variants", sys.argv[1:] if argv is None else argv), settings=settings
+        what=described(__doc__), versions=versions(), command=command_line("benchmarks.prefill_variants", sys.argv[1:] if argv is None else argv), settings=settings
     )
     failures = len(failed)
     for variant, kernel in chosen.items():

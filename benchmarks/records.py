@@ -63,6 +63,11 @@ def _rounded(row: dict[str, Any]) -> dict[str, Any]:
     return {key: rounded(key, value) for key, value in row.items()}
 
 
+def described(document: str | None) -> str:
+    """What a benchmark's docstring says behind its first line, as the `what` of its records."""
+    return " ".join((document or "").partition("\n\n")[2].split())
+
+
 def command_line(module: str, argv: Sequence[str], outputs: Sequence[str] = ("--out",)) -> str:
     """The command of a record; of files that it writes only the names are kept."""
     words = list(argv)

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from attrs import frozen
 
 import tle_attn
 from benchmarks.compare import BASELINE
 from tle_attn.cli.options import read_setting
+from tle_attn.report.timing import capture
+from tle_attn.runtime.inputs import torch_dtype
 from tle_attn.spec import Kernel
+from tle_attn.testing import DecodeProblem, PrefillProblem
+from tle_attn.verify import verify_kernel
 
 
 @frozen
@@ -37,6 +42,21 @@ def parse_variant(text: str, recipe: str, shared: Iterable[tuple[str, Any]] = ()
     merged = dict(shared) | dict(read_setting(part) for part in options.split(",") if part)
     recipe = merged.pop("recipe", recipe)
     return Variant(name, recipe, tuple(merged.items()))
+
+
+def verified(kernel: Kernel) -> float:
+    """The error of a kernel on ragged problems on the GPU; AssertionError if it is wrong."""
+    result = verify_kernel(kernel, "gluon")
+    if not result.ok:
+        raise AssertionError(result.failure)
+    return result.error
+
+
+def captured(kernel: Kernel, problem: DecodeProblem | PrefillProblem, given: Mapping[str, Any]) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
+    """A graph of one run that was planned before, and the output of a run, poisoned first; `given`: arguments of the kernel's blocks."""
+    plan = tle_attn.plan(kernel, **problem.geometry)
+    out, lse = plan.run(**problem.inputs, **given, out=problem.new_output(torch_dtype(kernel.mainloop.epilogue.dtype)))
+    return capture(lambda: plan.run(**problem.inputs, **given, out=out, lse=lse, scheduled=kernel.mainloop.schedule.PLANNED)), out
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
