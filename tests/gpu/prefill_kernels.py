@@ -11,14 +11,13 @@ from attrs import evolve, frozen
 import tle_attn
 from tests.cases.helpers import FP8_PREFILL, MASKED_PREFILL, PAGED_PREFILL, PREFILL
 from tests.compat.hpc_prefill_cases import grid
-from tests.gpu.helpers import LSE_ATOL, reference
+from tests.gpu.helpers import LSE_ATOL, compare_out, reference, run
 from tle_attn import verify
 from tle_attn.ops import prefill_plans
-from tle_attn.runtime import Plan, inputs
+from tle_attn.runtime import Plan
 from tle_attn.runtime.prefill import consumers_for
 from tle_attn.spec import Kernel
-from tle_attn.testing import PrefillProblem, compare, compare_lse
-from tle_attn.verify import tolerance
+from tle_attn.testing import PrefillProblem, compare_lse
 
 #: (queries, keys): around query tiles, pages and key tiles; no query, no key, fewer keys than queries; long
 RAGGED = ((64, 64), (0, 70), (1, 1), (129, 129), (300, 40), (3, 0), (127, 5003), (65, 127), (128, 128), (2, 300), (513, 2050), (1, 4096))
@@ -61,18 +60,6 @@ def executor_for(kernel: Kernel) -> Any:
 def config(recipe: str, group: int = 8, kv_heads: int = 1, page: int | None = None, **options: Any) -> Config:
     """Options with __ for the dot: ring__stages=2."""
     return Config(recipe, tuple((key.replace("__", "."), value) for key, value in options.items()), group, kv_heads, page)
-
-
-def run(plan: Plan, problem: PrefillProblem, out: torch.Tensor | None = None, **options: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """(out, lse) of a launch into poisoned outputs; what blocks want besides is random."""
-    out = problem.new_output(inputs.torch_dtype(plan.kernel.mainloop.epilogue.dtype)) if out is None else out
-    lse = torch.full(out.shape[:2], torch.nan, device=out.device) if plan.kernel.mainloop.epilogue.lse != "none" else None
-    given = problem.inputs | verify.arguments_of(plan.kernel, problem) | options
-    return plan.run(**given, out=out, lse=lse)
-
-
-def compare_out(plan: Plan, problem: PrefillProblem, out: torch.Tensor, **options: Any) -> None:
-    compare(out, reference(plan, problem, **options)[0], rms=tolerance(plan.kernel)[0], name_row=problem.name_row)
 
 
 def check(config: Config, problem: PrefillProblem) -> Plan:
