@@ -62,7 +62,6 @@ def inverse_of(l):
 @jit
 def write_rows(args, value, row, d, keep, seq, head):
     """Normalised rows; row (query row of the group), d (head element) and keep broadcast to `value`."""
-    value = output(args, value, head)
     token = as_int64(seq * QUERY_TOKENS + row // GROUP)
     q_head = as_int64(head * GROUP + row % GROUP)
     store(args.out + (token * args.out_token_stride + q_head * args.out_head_stride) + d, value.to(OUT_DTYPE), mask=keep)

@@ -74,7 +74,7 @@ class DecodeMainloop(Mainloop):
     CHAINS = {
         "score": ("args", "s", "key", "query", "head", "distance", "of_head", "kv_len", "seq", "first_new"), "head_value": ("args", "value", "head"), "mask": ("args", "s", "key", "query", "head", "kv_len", "seq", "first_new"),
         "first_key": ("args", "first", "kv_len"), "last_tile": ("args", "last", "seq"), "page_numbers": ("args", "pages", "seq", "head"), "tile_token": ("args", "token", "seq", "head"),
-        "tile_end": ("args", "end", "seq", "head"), "denominator": ("args", "l", "m", "head"), "log_sum": ("args", "value", "head"), "output": ("args", "value", "head"),
+        "tile_end": ("args", "end", "seq", "head"), "denominator": ("args", "l", "m", "head"), "log_sum": ("args", "value", "head"), "value_unit": ("args", "unit", "head"),
         "tile_weights": ("args", "p", "ratio", "limit"), "tile_product": ("args", "product", "top"),
     }  # fmt: skip
 
@@ -343,6 +343,8 @@ def attend(
 ):
     """Consumer role: the product of tile i and the scores of tile i + 1 run together; then the merge."""
     load_queries(args, q_smem, seq, head)
+    # here, or its load would be waited for at the end
+    unit = value_unit(args, 1.0, head)
     o = mma_zeros(VALUE_DIM, COLUMNS, DTYPE)
     l = mma_zeros(TILE, COLUMNS, DTYPE)
     m = full_cols(o, float("-inf"))
@@ -393,7 +395,7 @@ def attend(
         m, l, o = softmax_step(args, s, m, l, o, p_tile, ratio)
         o = add_product(o, tile_product(args, wgmma_wait(0, pv_product(v, p_tile, o)), top))
         release(v_empty, last)
-    finish(args, o, m, l, seq, head, slot, first_slot, splits, flags, states, sums, landed)
+    finish(args, o, m, l, unit, seq, head, slot, first_slot, splits, flags, states, sums, landed)
 
 
 @jit

@@ -34,7 +34,7 @@ class MergeMainloop(Mainloop):
     NAME = "merge"
     PHASE = "merge"
     ENTRIES = ("merge",)
-    CHAINS = {"output": ("args", "value", "head"), "log_sum": ("args", "value", "head")}
+    CHAINS = {"log_sum": ("args", "value", "head")}
 
     base: str = field(validator=one_of(("e", "2"), "a log-sum-exp means nothing without its base, and both are in use"))
 

@@ -84,14 +84,14 @@ def open_exchange():
 
 
 @jit
-def finish(args, o, m, l, seq, head, slot, first_slot, splits, flags, states, sums, landed):
+def finish(args, o, m, l, unit, seq, head, slot, first_slot, splits, flags, states, sums, landed):
     """Write the rows of an unsplit sequence (slot -1), or join the merge of a split one (slot >= 0); slot -2 is an idle CTA."""
     l = reduce_sum(l, 0)
     if slot == -1:
         row = cols(o)
         d = head_dim_of(rows(o))
         keep = (row < ROWS)[None, :] & (d < VALUE_ELEMENTS if VALUES_PADDED else d >= 0)[:, None]
-        write_rows(args, o * like_cols(inverse_of(denominator(args, l, m, head * GROUP + row % GROUP)), o)[None, :], row[None, :], d[:, None], keep, seq, head)
+        write_rows(args, o * like_cols(inverse_of(denominator(args, l, m, head * GROUP + row % GROUP)) * unit, o)[None, :], row[None, :], d[:, None], keep, seq, head)
         write_lse(args, m, l, row, row < ROWS, seq, head)
     if slot >= 0:
         rank = cluster_rank()
@@ -101,11 +101,11 @@ def finish(args, o, m, l, seq, head, slot, first_slot, splits, flags, states, su
         if rank == 0:
             live = minimum(first_slot + splits - slot, CLUSTER)
             cluster_push_wait(landed[0], 0, live * STATE_BYTES)
-            merge_cluster(args, states, sums, live, seq, head, slot, first_slot, splits)
+            merge_cluster(args, states, sums, live, unit, seq, head, slot, first_slot, splits)
 
 
 @jit
-def merge_cluster(args, states, sums, live, seq, head, slot, first_slot, splits):
+def merge_cluster(args, states, sums, live, unit, seq, head, slot, first_slot, splits):
     """The first CTA merges the states of its cluster, in the order of the keys."""
     acc = tile_zeros(COLUMNS, VALUE_DIM, 4)
     l = full_rows(acc, 0.0)
@@ -124,15 +124,15 @@ def merge_cluster(args, states, sums, live, seq, head, slot, first_slot, splits)
             ml = args.partial_ml + merged * (2 * COLUMNS)
             store(ml + r, m, mask=r < ROWS)
             store(ml + COLUMNS + r, l, mask=r < ROWS)
-            merge_as_last(args, args.counters + (seq * args.kv_heads + head) * 2, seq, head, first_slot, cdiv(splits, CLUSTER))
+            merge_as_last(args, args.counters + (seq * args.kv_heads + head) * 2, unit, seq, head, first_slot, cdiv(splits, CLUSTER))
         else:
-            write_merged(args, m, l, acc, r, d, keep, seq, head)
+            write_merged(args, m, l, acc, r, d, keep, unit, seq, head)
     else:
-        write_merged(args, m, l, acc, r, d, keep, seq, head)
+        write_merged(args, m, l, acc, r, d, keep, unit, seq, head)
 
 
 @jit
-def write_merged(args, m, l, acc, r, d, keep, seq, head):
+def write_merged(args, m, l, acc, r, d, keep, unit, seq, head):
     """Output rows of a sequence that one cluster has the whole of."""
-    write_rows(args, acc * inverse_of(denominator(args, l, m, head * GROUP + r % GROUP))[:, None], r[:, None], d[None, :], keep, seq, head)
+    write_rows(args, acc * (inverse_of(denominator(args, l, m, head * GROUP + r % GROUP)) * unit)[:, None], r[:, None], d[None, :], keep, seq, head)
     write_lse(args, m, l, r, r < ROWS, seq, head)

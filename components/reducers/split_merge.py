@@ -79,7 +79,7 @@ class SplitMerge(Block):
 
 
 @jit
-def finish(args, o, m, l, seq, head, slot, first_slot, splits, flags, states, sums, landed):
+def finish(args, o, m, l, unit, seq, head, slot, first_slot, splits, flags, states, sums, landed):
     """Write the rows of an unsplit sequence (slot -1), or join the merge of a split one (slot >= 0); slot -2 is an idle CTA."""
     row = cols(o)
     d = head_dim_of(rows(o))
@@ -89,7 +89,7 @@ def finish(args, o, m, l, seq, head, slot, first_slot, splits, flags, states, su
         store(args.partial_o + as_int64(slot) * (COLUMNS * VALUE_DIM) + (row * VALUE_DIM)[None, :] + d[:, None], o, mask=keep)
     l = reduce_sum(l, 0)
     if slot == -1:
-        write_rows(args, o * like_cols(inverse_of(denominator(args, l, m, head * GROUP + row % GROUP)), o)[None, :], row[None, :], d[:, None], keep, seq, head)
+        write_rows(args, o * like_cols(inverse_of(denominator(args, l, m, head * GROUP + row % GROUP)) * unit, o)[None, :], row[None, :], d[:, None], keep, seq, head)
         write_lse(args, m, l, row, row < ROWS, seq, head)
     if slot >= 0:
         ml = args.partial_ml + as_int64(slot) * (2 * COLUMNS)
@@ -97,21 +97,21 @@ def finish(args, o, m, l, seq, head, slot, first_slot, splits, flags, states, su
         store(ml + COLUMNS + row, l, mask=row < ROWS)
         counter = args.counters + (seq * args.kv_heads + head) * 2
         if POLL_ABOVE == 0:
-            merge_as_last(args, counter, seq, head, first_slot, splits)
+            merge_as_last(args, counter, unit, seq, head, first_slot, splits)
         else:
             if (splits <= POLL_ABOVE) | (flags % 2 == 0):
-                merge_as_last(args, counter, seq, head, first_slot, splits)
+                merge_as_last(args, counter, unit, seq, head, first_slot, splits)
             else:
-                merge_by_slices(args, counter, seq, head, slot - first_slot, first_slot, splits)
+                merge_by_slices(args, counter, unit, seq, head, slot - first_slot, first_slot, splits)
 
 
 @jit
-def merge_as_last(args, counter, seq, head, first_slot, splits):
+def merge_as_last(args, counter, unit, seq, head, first_slot, splits):
     """The last CTA of the sequence to arrive merges everything; it leaves the counter at zero."""
     ticket = atomic_add(counter, 1)
     if ticket == splits - 1:
         store(counter, 0)
-        merge_all(args, seq, head, first_slot, splits)
+        merge_all(args, unit, seq, head, first_slot, splits)
 
 
 @jit
@@ -170,7 +170,7 @@ def add_slices(args, m, l, acc, row, d, first_slot, first, splits):
 
 
 @jit
-def merge_all(args, seq, head, first_slot, splits):
+def merge_all(args, unit, seq, head, first_slot, splits):
     """All query rows, all splits, in slot order (so the result does not depend on who came last)."""
     r, d = tile_index(COLUMNS, VALUE_DIM, 4)
     keep = (r < ROWS)[:, None] & (d < VALUE_ELEMENTS if VALUES_PADDED else d >= 0)[None, :]
@@ -179,12 +179,12 @@ def merge_all(args, seq, head, first_slot, splits):
     m = full_rows(acc, float("-inf"))
     for s in range(0, splits, MERGE_UNROLL):
         m, l, acc = add_whole_partials(args, m, l, acc, r, d, keep, first_slot, s, splits)
-    write_rows(args, acc * inverse_of(denominator(args, l, m, head * GROUP + r % GROUP))[:, None], r[:, None], d[None, :], keep, seq, head)
+    write_rows(args, acc * (inverse_of(denominator(args, l, m, head * GROUP + r % GROUP)) * unit)[:, None], r[:, None], d[None, :], keep, seq, head)
     write_lse(args, m, l, r, r < ROWS, seq, head)
 
 
 @jit
-def merge_by_slices(args, counter, seq, head, part, first_slot, splits):
+def merge_by_slices(args, counter, unit, seq, head, part, first_slot, splits):
     """The first CTAs of the sequence wait for all partials and merge a slice each; the last to leave resets the counters."""
     arrive_release(counter)
     mergers = minimum(splits, ROWS * (VALUE_DIM // SLICE))
@@ -192,12 +192,12 @@ def merge_by_slices(args, counter, seq, head, part, first_slot, splits):
         wait_at_least(counter, splits)
         ticket = take_ticket(counter + 1)
         for block in range(part, ROWS * (VALUE_DIM // SLICE), mergers):
-            merge_slice(args, seq, head, first_slot, splits, block // (VALUE_DIM // SLICE), block % (VALUE_DIM // SLICE))
+            merge_slice(args, unit, seq, head, first_slot, splits, block // (VALUE_DIM // SLICE), block % (VALUE_DIM // SLICE))
         reset_after(counter, ticket, mergers - 1)
 
 
 @jit
-def merge_slice(args, seq, head, first_slot, splits, row, block):
+def merge_slice(args, unit, seq, head, first_slot, splits, row, block):
     """SLICE head elements of one query row; every tile row keeps a running maximum of its own, so the loop has no reduction."""
     acc = tile_zeros(SLICE_ROWS, SLICE, 4)
     l = full_rows(acc, 0.0)
@@ -208,7 +208,7 @@ def merge_slice(args, seq, head, first_slot, splits, row, block):
     top = reduce_max(m, 0)
     weight = exp2(m - where(top > float("-inf"), top, 0.0))
     total = reduce_sum(l * weight, 0)
-    merged = reduce_sum(acc * weight[:, None], 0) * inverse_of(denominator(args, total, top, head * GROUP + row % GROUP))
+    merged = reduce_sum(acc * weight[:, None], 0) * (inverse_of(denominator(args, total, top, head * GROUP + row % GROUP)) * unit)
     write_rows(args, merged, row, d, d < VALUE_ELEMENTS if VALUES_PADDED else d >= 0, seq, head)
     if block == 0:
         write_lse(args, top, total, row, row < ROWS, seq, head)

@@ -39,7 +39,7 @@ class PerTensor(Block):
     KEY_SCALES = False
     VALUE_SCALES = False
     ROW_FACTORS = True
-    HOOKS = {"output": "scale_output"}
+    HOOKS = {"value_unit": "value_scale"}
 
     def check(self, problem: Problem) -> None:
         check_fp8(self, problem)
@@ -80,6 +80,6 @@ def query_factor(args, s, column, seq, head):
 
 
 @jit
-def scale_output(args, value, head):
-    """Rows of the output in units of V."""
-    return value * load(args.v_scale)
+def value_scale(args, unit, head):
+    """What rows of the output are multiplied by to be in units of V."""
+    return unit * load(args.v_scale)

@@ -31,7 +31,7 @@ class PerTokenHead(Block):
     KEY_SCALES = True
     VALUE_SCALES = False
     ROW_FACTORS = True
-    HOOKS = {"output": "scale_output"}
+    HOOKS = {"value_unit": "value_scale"}
 
     def check(self, problem: Problem) -> None:
         check_fp8(self, problem)
@@ -121,6 +121,6 @@ def publish_key_scales(k_scales, full, i, scales):
 
 
 @jit
-def scale_output(args, value, head):
-    """Rows of the output in units of V."""
-    return value * load(args.v_scale + head)
+def value_scale(args, unit, head):
+    """What rows of the output are multiplied by to be in units of V."""
+    return unit * load(args.v_scale + head)

@@ -297,7 +297,9 @@ def task(kv_lens, new_tokens, kv_heads):
 
 # ---- reduce: reduce/split_merge
 @jit
-def finish(kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, o, m, l, seq, head, slot, first_slot, splits):
+def finish(
+    kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, o, m, l, unit, seq, head, slot, first_slot, splits,
+):
     """Write the rows of an unsplit sequence (slot -1), or join the merge of a split one (slot >= 0); slot -2 is an idle CTA."""
     row = cols(o)
     d = head_dim_of(rows(o))
@@ -308,23 +310,24 @@ def finish(kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out
     l = reduce_sum(l, 0)
     if slot == -1:
         write_rows(
-            out, out_token_stride, out_head_stride, o * like_cols(inverse_of(l), o)[None, :], row[None, :], d[:, None], keep, seq, head,
+            out, out_token_stride, out_head_stride, o * like_cols(inverse_of(l) * unit, o)[None, :], row[None, :], d[:, None], keep, seq,
+            head,
         )
     if slot >= 0:
         ml = partial_ml + as_int64(slot) * (2 * COLUMNS)
         store(ml + row, m, mask=row < ROWS)
         store(ml + COLUMNS + row, l, mask=row < ROWS)
         counter = counters + (seq * kv_heads + head) * 2
-        merge_as_last(partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, seq, head, first_slot, splits)
+        merge_as_last(partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, unit, seq, head, first_slot, splits)
 
 
 @jit
-def merge_as_last(partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, seq, head, first_slot, splits):
+def merge_as_last(partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, unit, seq, head, first_slot, splits):
     """The last CTA of the sequence to arrive merges everything; it leaves the counter at zero."""
     ticket = atomic_add(counter, 1)
     if ticket == splits - 1:
         store(counter, 0)
-        merge_all(partial_o, partial_ml, out, out_token_stride, out_head_stride, seq, head, first_slot, splits)
+        merge_all(partial_o, partial_ml, out, out_token_stride, out_head_stride, unit, seq, head, first_slot, splits)
 
 
 @jit
@@ -365,7 +368,7 @@ def add_whole_partials(partial_o, partial_ml, m, l, acc, r, d, keep, first_slot,
 
 
 @jit
-def merge_all(partial_o, partial_ml, out, out_token_stride, out_head_stride, seq, head, first_slot, splits):
+def merge_all(partial_o, partial_ml, out, out_token_stride, out_head_stride, unit, seq, head, first_slot, splits):
     """All query rows, all splits, in slot order (so the result does not depend on who came last)."""
     r, d = tile_index(COLUMNS, HEAD_DIM, 4)
     keep = (r < ROWS)[:, None] & (d >= 0)[None, :]
@@ -374,7 +377,7 @@ def merge_all(partial_o, partial_ml, out, out_token_stride, out_head_stride, seq
     m = full_rows(acc, float("-inf"))
     for s in range(0, splits, MERGE_UNROLL):
         m, l, acc = add_whole_partials(partial_o, partial_ml, m, l, acc, r, d, keep, first_slot, s, splits)
-    write_rows(out, out_token_stride, out_head_stride, acc * inverse_of(l)[:, None], r[:, None], d[None, :], keep, seq, head)
+    write_rows(out, out_token_stride, out_head_stride, acc * (inverse_of(l) * unit)[:, None], r[:, None], d[None, :], keep, seq, head)
 
 
 # ---- epilogue: epilogue/store
@@ -448,6 +451,8 @@ def attend(
 ):
     """Consumer role: the product of tile i and the scores of tile i + 1 run together; then the merge."""
     load_queries(q, q_token_stride, q_head_stride, q_smem, seq, head)
+    # here, or its load would be waited for at the end
+    unit = 1.0
     o = mma_zeros(HEAD_DIM, COLUMNS, DTYPE)
     l = mma_zeros(TILE, COLUMNS, DTYPE)
     m = full_cols(o, float("-inf"))
@@ -485,7 +490,10 @@ def attend(
         m, l, o = softmax_step(s, m, l, o, p_tile)
         o = add_product(wgmma_wait(0, pv_product(v, p_tile, o)))
         release(v_empty, last)
-    finish(kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, o, m, l, seq, head, slot, first_slot, splits)
+    finish(
+        kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, o, m, l, unit, seq, head, slot, first_slot,
+        splits,
+    )
 
 
 @jit

@@ -329,7 +329,7 @@ def open_exchange():
 
 
 @jit
-def finish(out, out_token_stride, out_head_stride, o, m, l, seq, head, slot, first_slot, splits, states, sums, landed):
+def finish(out, out_token_stride, out_head_stride, o, m, l, unit, seq, head, slot, first_slot, splits, states, sums, landed):
     """Write the rows of an unsplit sequence (slot -1), or join the merge of a split one (slot >= 0); slot -2 is an idle CTA."""
     l = reduce_sum(l, 0)
     if slot == -1:
@@ -337,7 +337,8 @@ def finish(out, out_token_stride, out_head_stride, o, m, l, seq, head, slot, fir
         d = head_dim_of(rows(o))
         keep = (row < ROWS)[None, :] & (d >= 0)[:, None]
         write_rows(
-            out, out_token_stride, out_head_stride, o * like_cols(inverse_of(l), o)[None, :], row[None, :], d[:, None], keep, seq, head,
+            out, out_token_stride, out_head_stride, o * like_cols(inverse_of(l) * unit, o)[None, :], row[None, :], d[:, None], keep, seq,
+            head,
         )
     if slot >= 0:
         rank = cluster_rank()
@@ -347,11 +348,11 @@ def finish(out, out_token_stride, out_head_stride, o, m, l, seq, head, slot, fir
         if rank == 0:
             live = minimum(first_slot + splits - slot, CLUSTER)
             cluster_push_wait(landed[0], 0, live * STATE_BYTES)
-            merge_cluster(out, out_token_stride, out_head_stride, states, sums, live, seq, head)
+            merge_cluster(out, out_token_stride, out_head_stride, states, sums, live, unit, seq, head)
 
 
 @jit
-def merge_cluster(out, out_token_stride, out_head_stride, states, sums, live, seq, head):
+def merge_cluster(out, out_token_stride, out_head_stride, states, sums, live, unit, seq, head):
     """The first CTA merges the states of its cluster, in the order of the keys."""
     acc = tile_zeros(COLUMNS, HEAD_DIM, 4)
     l = full_rows(acc, 0.0)
@@ -363,13 +364,13 @@ def merge_cluster(out, out_token_stride, out_head_stride, states, sums, live, se
     r = rows(acc)
     d = head_dim_of(cols(acc))
     keep = (r < ROWS)[:, None] & (d >= 0)[None, :]
-    write_merged(out, out_token_stride, out_head_stride, l, acc, r, d, keep, seq, head)
+    write_merged(out, out_token_stride, out_head_stride, l, acc, r, d, keep, unit, seq, head)
 
 
 @jit
-def write_merged(out, out_token_stride, out_head_stride, l, acc, r, d, keep, seq, head):
+def write_merged(out, out_token_stride, out_head_stride, l, acc, r, d, keep, unit, seq, head):
     """Output rows of a sequence that one cluster has the whole of."""
-    write_rows(out, out_token_stride, out_head_stride, acc * inverse_of(l)[:, None], r[:, None], d[None, :], keep, seq, head)
+    write_rows(out, out_token_stride, out_head_stride, acc * (inverse_of(l) * unit)[:, None], r[:, None], d[None, :], keep, seq, head)
 
 
 # ---- epilogue: epilogue/store
@@ -443,6 +444,8 @@ def attend(
 ):
     """Consumer role: the product of tile i and the scores of tile i + 1 run together; then the merge."""
     load_queries(q, q_token_stride, q_head_stride, q_smem, seq, head)
+    # here, or its load would be waited for at the end
+    unit = 1.0
     o = mma_zeros(HEAD_DIM, COLUMNS, DTYPE)
     l = mma_zeros(TILE, COLUMNS, DTYPE)
     m = full_cols(o, float("-inf"))
@@ -480,7 +483,7 @@ def attend(
         m, l, o = softmax_step(s, m, l, o, p_tile)
         o = add_product(wgmma_wait(0, pv_product(v, p_tile, o)))
         release(v_empty, last)
-    finish(out, out_token_stride, out_head_stride, o, m, l, seq, head, slot, first_slot, splits, states, sums, landed)
+    finish(out, out_token_stride, out_head_stride, o, m, l, unit, seq, head, slot, first_slot, splits, states, sums, landed)
 
 
 @jit

@@ -419,7 +419,8 @@ def write_record(kv_lens, new_tokens, kv_heads, slots, l2_tiles, record, seq, he
 # ---- reduce: reduce/split_merge
 @jit
 def finish(
-    kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, o, m, l, seq, head, slot, first_slot, splits, flags,
+    kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, o, m, l, unit, seq, head, slot, first_slot, splits,
+    flags,
 ):
     """Write the rows of an unsplit sequence (slot -1), or join the merge of a split one (slot >= 0); slot -2 is an idle CTA."""
     row = cols(o)
@@ -431,7 +432,8 @@ def finish(
     l = reduce_sum(l, 0)
     if slot == -1:
         write_rows(
-            out, out_token_stride, out_head_stride, o * like_cols(inverse_of(l), o)[None, :], row[None, :], d[:, None], keep, seq, head,
+            out, out_token_stride, out_head_stride, o * like_cols(inverse_of(l) * unit, o)[None, :], row[None, :], d[:, None], keep, seq,
+            head,
         )
     if slot >= 0:
         ml = partial_ml + as_int64(slot) * (2 * COLUMNS)
@@ -439,20 +441,21 @@ def finish(
         store(ml + COLUMNS + row, l, mask=row < ROWS)
         counter = counters + (seq * kv_heads + head) * 2
         if (splits <= POLL_ABOVE) | (flags % 2 == 0):
-            merge_as_last(partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, seq, head, first_slot, splits)
+            merge_as_last(partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, unit, seq, head, first_slot, splits)
         else:
             merge_by_slices(
-                partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, seq, head, slot - first_slot, first_slot, splits,
+                partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, unit, seq, head, slot - first_slot, first_slot,
+                splits,
             )
 
 
 @jit
-def merge_as_last(partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, seq, head, first_slot, splits):
+def merge_as_last(partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, unit, seq, head, first_slot, splits):
     """The last CTA of the sequence to arrive merges everything; it leaves the counter at zero."""
     ticket = atomic_add(counter, 1)
     if ticket == splits - 1:
         store(counter, 0)
-        merge_all(partial_o, partial_ml, out, out_token_stride, out_head_stride, seq, head, first_slot, splits)
+        merge_all(partial_o, partial_ml, out, out_token_stride, out_head_stride, unit, seq, head, first_slot, splits)
 
 
 @jit
@@ -511,7 +514,7 @@ def add_slices(partial_o, partial_ml, m, l, acc, row, d, first_slot, first, spli
 
 
 @jit
-def merge_all(partial_o, partial_ml, out, out_token_stride, out_head_stride, seq, head, first_slot, splits):
+def merge_all(partial_o, partial_ml, out, out_token_stride, out_head_stride, unit, seq, head, first_slot, splits):
     """All query rows, all splits, in slot order (so the result does not depend on who came last)."""
     r, d = tile_index(COLUMNS, HEAD_DIM, 4)
     keep = (r < ROWS)[:, None] & (d >= 0)[None, :]
@@ -520,11 +523,11 @@ def merge_all(partial_o, partial_ml, out, out_token_stride, out_head_stride, seq
     m = full_rows(acc, float("-inf"))
     for s in range(0, splits, MERGE_UNROLL):
         m, l, acc = add_whole_partials(partial_o, partial_ml, m, l, acc, r, d, keep, first_slot, s, splits)
-    write_rows(out, out_token_stride, out_head_stride, acc * inverse_of(l)[:, None], r[:, None], d[None, :], keep, seq, head)
+    write_rows(out, out_token_stride, out_head_stride, acc * (inverse_of(l) * unit)[:, None], r[:, None], d[None, :], keep, seq, head)
 
 
 @jit
-def merge_by_slices(partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, seq, head, part, first_slot, splits):
+def merge_by_slices(partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, unit, seq, head, part, first_slot, splits):
     """The first CTAs of the sequence wait for all partials and merge a slice each; the last to leave resets the counters."""
     arrive_release(counter)
     mergers = minimum(splits, ROWS * (HEAD_DIM // SLICE))
@@ -533,14 +536,14 @@ def merge_by_slices(partial_o, partial_ml, out, out_token_stride, out_head_strid
         ticket = take_ticket(counter + 1)
         for block in range(part, ROWS * (HEAD_DIM // SLICE), mergers):
             merge_slice(
-                partial_o, partial_ml, out, out_token_stride, out_head_stride, seq, head, first_slot, splits, block // (HEAD_DIM // SLICE),
-                block % (HEAD_DIM // SLICE),
+                partial_o, partial_ml, out, out_token_stride, out_head_stride, unit, seq, head, first_slot, splits,
+                block // (HEAD_DIM // SLICE), block % (HEAD_DIM // SLICE),
             )
         reset_after(counter, ticket, mergers - 1)
 
 
 @jit
-def merge_slice(partial_o, partial_ml, out, out_token_stride, out_head_stride, seq, head, first_slot, splits, row, block):
+def merge_slice(partial_o, partial_ml, out, out_token_stride, out_head_stride, unit, seq, head, first_slot, splits, row, block):
     """SLICE head elements of one query row; every tile row keeps a running maximum of its own, so the loop has no reduction."""
     acc = tile_zeros(SLICE_ROWS, SLICE, 4)
     l = full_rows(acc, 0.0)
@@ -551,7 +554,7 @@ def merge_slice(partial_o, partial_ml, out, out_token_stride, out_head_stride, s
     top = reduce_max(m, 0)
     weight = exp2(m - where(top > float("-inf"), top, 0.0))
     total = reduce_sum(l * weight, 0)
-    merged = reduce_sum(acc * weight[:, None], 0) * inverse_of(total)
+    merged = reduce_sum(acc * weight[:, None], 0) * (inverse_of(total) * unit)
     write_rows(out, out_token_stride, out_head_stride, merged, row, d, d >= 0, seq, head)
 
 
@@ -675,6 +678,8 @@ def attend(
 ):
     """Consumer role: the product of tile i and the scores of tile i + 1 run together; then the merge."""
     load_queries(q, q_token_stride, q_head_stride, q_smem, seq, head)
+    # here, or its load would be waited for at the end
+    unit = 1.0
     o = mma_zeros(HEAD_DIM, COLUMNS, DTYPE)
     l = mma_zeros(TILE, COLUMNS, DTYPE)
     m = full_cols(o, float("-inf"))
@@ -713,8 +718,8 @@ def attend(
         o = add_product(wgmma_wait(0, pv_product(v, p_tile, o)))
         release(v_empty, last)
     finish(
-        kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, o, m, l, seq, head, slot, first_slot, splits,
-        flags,
+        kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, o, m, l, unit, seq, head, slot, first_slot,
+        splits, flags,
     )
 
 

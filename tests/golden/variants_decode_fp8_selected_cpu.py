@@ -260,9 +260,9 @@ def query_factor(scale_log2, q_scale, q_scale_stride, k_scale, column, seq, head
 
 
 @jit
-def scale_output(v_scale, value):
-    """Rows of the output in units of V."""
-    return value * load(v_scale)
+def value_scale(v_scale, unit):
+    """What rows of the output are multiplied by to be in units of V."""
+    return unit * load(v_scale)
 
 
 # ---- mask[0]: mask/causal
@@ -464,8 +464,8 @@ def write_record(
 # ---- reduce: reduce/split_merge
 @jit
 def finish(
-    v_scale, kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, o, m, l, seq, head, slot, first_slot,
-    splits, flags,
+    kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, o, m, l, unit, seq, head, slot, first_slot, splits,
+    flags,
 ):
     """Write the rows of an unsplit sequence (slot -1), or join the merge of a split one (slot >= 0); slot -2 is an idle CTA."""
     row = cols(o)
@@ -477,7 +477,7 @@ def finish(
     l = reduce_sum(l, 0)
     if slot == -1:
         write_rows(
-            v_scale, out, out_token_stride, out_head_stride, o * like_cols(inverse_of(l), o)[None, :], row[None, :], d[:, None], keep, seq,
+            out, out_token_stride, out_head_stride, o * like_cols(inverse_of(l) * unit, o)[None, :], row[None, :], d[:, None], keep, seq,
             head,
         )
     if slot >= 0:
@@ -486,21 +486,21 @@ def finish(
         store(ml + COLUMNS + row, l, mask=row < ROWS)
         counter = counters + (seq * kv_heads + head) * 2
         if (splits <= POLL_ABOVE) | (flags % 2 == 0):
-            merge_as_last(v_scale, partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, seq, head, first_slot, splits)
+            merge_as_last(partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, unit, seq, head, first_slot, splits)
         else:
             merge_by_slices(
-                v_scale, partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, seq, head, slot - first_slot, first_slot,
+                partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, unit, seq, head, slot - first_slot, first_slot,
                 splits,
             )
 
 
 @jit
-def merge_as_last(v_scale, partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, seq, head, first_slot, splits):
+def merge_as_last(partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, unit, seq, head, first_slot, splits):
     """The last CTA of the sequence to arrive merges everything; it leaves the counter at zero."""
     ticket = atomic_add(counter, 1)
     if ticket == splits - 1:
         store(counter, 0)
-        merge_all(v_scale, partial_o, partial_ml, out, out_token_stride, out_head_stride, seq, head, first_slot, splits)
+        merge_all(partial_o, partial_ml, out, out_token_stride, out_head_stride, unit, seq, head, first_slot, splits)
 
 
 @jit
@@ -559,7 +559,7 @@ def add_slices(partial_o, partial_ml, m, l, acc, row, d, first_slot, first, spli
 
 
 @jit
-def merge_all(v_scale, partial_o, partial_ml, out, out_token_stride, out_head_stride, seq, head, first_slot, splits):
+def merge_all(partial_o, partial_ml, out, out_token_stride, out_head_stride, unit, seq, head, first_slot, splits):
     """All query rows, all splits, in slot order (so the result does not depend on who came last)."""
     r, d = tile_index(COLUMNS, HEAD_DIM, 4)
     keep = (r < ROWS)[:, None] & (d >= 0)[None, :]
@@ -568,11 +568,11 @@ def merge_all(v_scale, partial_o, partial_ml, out, out_token_stride, out_head_st
     m = full_rows(acc, float("-inf"))
     for s in range(0, splits, MERGE_UNROLL):
         m, l, acc = add_whole_partials(partial_o, partial_ml, m, l, acc, r, d, keep, first_slot, s, splits)
-    write_rows(v_scale, out, out_token_stride, out_head_stride, acc * inverse_of(l)[:, None], r[:, None], d[None, :], keep, seq, head)
+    write_rows(out, out_token_stride, out_head_stride, acc * (inverse_of(l) * unit)[:, None], r[:, None], d[None, :], keep, seq, head)
 
 
 @jit
-def merge_by_slices(v_scale, partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, seq, head, part, first_slot, splits):
+def merge_by_slices(partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, unit, seq, head, part, first_slot, splits):
     """The first CTAs of the sequence wait for all partials and merge a slice each; the last to leave resets the counters."""
     arrive_release(counter)
     mergers = minimum(splits, ROWS * (HEAD_DIM // SLICE))
@@ -581,14 +581,14 @@ def merge_by_slices(v_scale, partial_o, partial_ml, out, out_token_stride, out_h
         ticket = take_ticket(counter + 1)
         for block in range(part, ROWS * (HEAD_DIM // SLICE), mergers):
             merge_slice(
-                v_scale, partial_o, partial_ml, out, out_token_stride, out_head_stride, seq, head, first_slot, splits,
+                partial_o, partial_ml, out, out_token_stride, out_head_stride, unit, seq, head, first_slot, splits,
                 block // (HEAD_DIM // SLICE), block % (HEAD_DIM // SLICE),
             )
         reset_after(counter, ticket, mergers - 1)
 
 
 @jit
-def merge_slice(v_scale, partial_o, partial_ml, out, out_token_stride, out_head_stride, seq, head, first_slot, splits, row, block):
+def merge_slice(partial_o, partial_ml, out, out_token_stride, out_head_stride, unit, seq, head, first_slot, splits, row, block):
     """SLICE head elements of one query row; every tile row keeps a running maximum of its own, so the loop has no reduction."""
     acc = tile_zeros(SLICE_ROWS, SLICE, 4)
     l = full_rows(acc, 0.0)
@@ -599,8 +599,8 @@ def merge_slice(v_scale, partial_o, partial_ml, out, out_token_stride, out_head_
     top = reduce_max(m, 0)
     weight = exp2(m - where(top > float("-inf"), top, 0.0))
     total = reduce_sum(l * weight, 0)
-    merged = reduce_sum(acc * weight[:, None], 0) * inverse_of(total)
-    write_rows(v_scale, out, out_token_stride, out_head_stride, merged, row, d, d >= 0, seq, head)
+    merged = reduce_sum(acc * weight[:, None], 0) * (inverse_of(total) * unit)
+    write_rows(out, out_token_stride, out_head_stride, merged, row, d, d >= 0, seq, head)
 
 
 # ---- epilogue: epilogue/store
@@ -611,9 +611,8 @@ def inverse_of(l):
 
 
 @jit
-def write_rows(v_scale, out, out_token_stride, out_head_stride, value, row, d, keep, seq, head):
+def write_rows(out, out_token_stride, out_head_stride, value, row, d, keep, seq, head):
     """Normalised rows; row (query row of the group), d (head element) and keep broadcast to `value`."""
-    value = output(v_scale, value)
     token = as_int64(seq * QUERY_TOKENS + row // GROUP)
     q_head = as_int64(head * GROUP + row % GROUP)
     store(out + (token * out_token_stride + q_head * out_head_stride) + d, value.to(OUT_DTYPE), mask=keep)
@@ -659,12 +658,12 @@ def tile_end(selected_tiles, selected_counts, selected_width, kv_heads, end, seq
     return end
 
 
-# ---- chain output
+# ---- chain value_unit
 @jit
-def output(v_scale, value):
-    """Chain of scale_output, in recipe order."""
-    value = scale_output(v_scale, value)
-    return value
+def value_unit(v_scale, unit):
+    """Chain of value_scale, in recipe order."""
+    unit = value_scale(v_scale, unit)
+    return unit
 
 
 # ---- schedule: schedule/task_map
@@ -772,6 +771,8 @@ def attend(
 ):
     """Consumer role: the product of tile i and the scores of tile i + 1 run together; then the merge."""
     load_queries(q, q_token_stride, q_head_stride, q_smem, seq, head)
+    # here, or its load would be waited for at the end
+    unit = value_unit(v_scale, 1.0)
     o = mma_zeros(HEAD_DIM, COLUMNS, DTYPE)
     l = mma_zeros(TILE, COLUMNS, DTYPE)
     m = full_cols(o, float("-inf"))
@@ -814,7 +815,7 @@ def attend(
         o = add_product(o, wgmma_wait(0, pv_product(v, p_tile, o)))
         release(v_empty, last)
     finish(
-        v_scale, kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, o, m, l, seq, head, slot, first_slot,
+        kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, o, m, l, unit, seq, head, slot, first_slot,
         splits, flags,
     )
 

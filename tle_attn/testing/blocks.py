@@ -47,7 +47,7 @@ def chain_ports(chain: str, problem: Problem) -> Function:
     logits = (s, key, query, head, distance, of_head, kv_len, seq, first_new), (s,)
     chains = {
         "score": logits, "mask": logits, "first_key": ((first, kv_len), (first,)), "denominator": ((l, m, row_head), (l,)), "log_sum": ((state, row_head), (state,)),
-        "output": ((value, kv_head), (value,)), "head_value": ((number, kv_head), (number,)), "tile_product": ((product, top), (product,)),
+        "value_unit": ((number, kv_head), (number,)), "head_value": ((number, kv_head), (number,)), "tile_product": ((product, top), (product,)),
         "tile_weights": ((p, ratio, Port("limit", DType.F32, (), ())), (p,)),
     }  # fmt: skip
     return Function(chain, *chains[chain])

@@ -23,7 +23,7 @@ def test(args):
     o = load(args.state_o + cta * (HEAD_DIM * COLUMNS) + (rows(o_tile) * COLUMNS)[:, None] + cols(o_tile)[None, :])
     l = load(args.state_l + cta * (TILE * COLUMNS) + (rows(l_tile) * COLUMNS)[:, None] + cols(l_tile)[None, :])
     m = load(args.state_m + cta * COLUMNS + cols(o_tile))
-    finish(args, o, m, l, load(record + 1), load(record + 2), load(record + 3), load(record + 4), load(record + 5), load(record + 6), 0, 0, 0)
+    finish(args, o, m, l, 1.0, load(record + 1), load(record + 2), load(record + 3), load(record + 4), load(record + 5), load(record + 6), 0, 0, 0)
 """
 
 

@@ -59,7 +59,7 @@ def test_query_factor(target, fp8, query_factor_ports):
 def test_output_has_the_heads_scale(target, fp8):
     inputs = {"v_scale": torch.tensor([1.5, 0.37]), "head": 1}
     check_block(
-        PerTokenHead(), "scale_output", problem=fp8, inputs=inputs, reference=lambda value, v_scale: value.double() * v_scale[1].double(), target=target
+        PerTokenHead(), "value_scale", problem=fp8, inputs=inputs, reference=lambda unit, v_scale: unit.double() * v_scale[1].double(), target=target
     )
 
 

@@ -219,11 +219,10 @@ def arrive_release(pointer):
 
 @gluon.jit
 def wait_at_least(pointer, value):
-    # One lane of each warp polls; the barrier after it holds the others back.
-    gl.inline_asm_elementwise(
-        """{ .reg .pred p, lane; .reg .b32 t; mov.u32 t, %laneid; setp.ne.s32 lane, t, 0; @lane bra seen_${:uid};
-        poll_${:uid}: ld.acquire.gpu.global.b32 t, [$1]; setp.lt.s32 p, t, $2; @p bra poll_${:uid}; seen_${:uid}: bar.warp.sync 0xffffffff; mov.u32 $0, 0; }""",
-        "=r,l,r", [pointer, value], dtype=gl.int32, is_pure=False, pack=1)
+    # One thread polls, because every poll is a read of the line that arrivals wait in turn for; the barrier after it holds the others back.
+    assembly: constexpr = _one_thread(gl.num_warps(), """@!one bra seen_${:uid};
+        poll_${:uid}: ld.acquire.gpu.global.b32 t, [$1]; setp.lt.s32 p, t, $2; @p bra poll_${:uid}; seen_${:uid}: bar.warp.sync 0xffffffff; mov.u32 $0, 0;""")
+    gl.inline_asm_elementwise(assembly, "=r,l,r", [pointer, value], dtype=gl.int32, is_pure=False, pack=1)
     role_sync()
 
 
