@@ -41,7 +41,6 @@ def chain_ports(chain: str, problem: Problem) -> Function:
     first, kv_len, kv_head, seq, first_new = (Port(name, DType.I32, (), ()) for name in ("first", "kv_len", "head", "seq", "first_new"))
     l, m, state = (Port(name, DType.F32, ("query",), (n,)) for name in ("l", "m", "value"))
     row_head = Port("head", DType.I32, ("query",), (n,))
-    value = Port("value", DType.F32, ("dim", "query"), (d, n), layout="mma")
     p, ratio = Port("p", DType.F32, ("key", "query"), (TILE, n), layout="mma"), Port("ratio", DType.F32, ("key",), (TILE,))
     product, top = Port("product", DType.F32, ("dim", "query"), (d, n), layout="mma"), Port("top", DType.F32, ("query",), (n,))
     logits = (s, key, query, head, distance, of_head, kv_len, seq, first_new), (s,)
