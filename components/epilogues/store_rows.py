@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from attrs import field, frozen
 
@@ -33,7 +33,9 @@ class StoreRows(Block):
     KIND = "epilogue"
     NAME = "store_rows"
     #: 16 elements divide the strides of `out`
-    ALIGNED = True
+    ALIGNED: ClassVar[bool] = True
+    #: rows leave through a tile of shared memory
+    STAGED: ClassVar[bool] = False
 
     dtype: DType = field(default=DType.BF16, validator=one_of((DType.BF16, DType.F32), "output element types"))
     lse: str = lse_field()

@@ -104,7 +104,7 @@ class PrefillMainloop(Mainloop):
     softmax: Block = slot("softmax", factory=RowSoftmax, says=("NORMALISED",))
     v_operand: Block = slot("v_operand", factory=DirectRows, says=("TRANSPOSED",))
     schedule: Block = slot("schedule", factory=HeavyFirst)
-    epilogue: Block = slot("epilogue", factory=StoreRows)
+    epilogue: Block = slot("epilogue", factory=StoreRows, says=("STAGED",))
 
     def check(self, problem: Problem) -> None:
         if problem.query_tokens != 1:
@@ -187,6 +187,7 @@ class PrefillMainloop(Mainloop):
             "CAUSAL": Constant(self.causal, "no query sees a key behind its own position"),
             "POSITIONAL": Constant(self.positional, "scores or masks of every tile want positions, so that no tile is skipped"),
             "MASK_ALL": Constant(self.mask_all, "every tile needs the element masks"),
+            "STAGED": Constant(self.epilogue.STAGED, "output rows leave through shared memory"),
             "BOUNDED": Constant(self.bounded, "masks say where keys begin"),
         }
 
@@ -208,6 +209,7 @@ class PrefillMainloop(Mainloop):
         names += ["transpose_tile"] if self.v_operand.TRANSPOSED else ["clear_rows"]
         names += ["row_factor", "value_factor"] if self.scale.ROW_FACTORS else ["whole_factor"]
         names += ["read_key_scales"] if self.scale.KEY_SCALES else []
+        names += ["send_rows", "wait_for_rows"] if self.epilogue.STAGED else []
         typed = (Function("load_key_tile", (), (k,)), Function("load_value_tile", (), (k,)), Function("qk_rows", (k,), (s,)))
         return (*typed, *(Function(name) for name in names))
 
@@ -236,6 +238,8 @@ class PrefillMainloop(Mainloop):
             barriers += [MBarriers("vt_full", stages, 1, 0, False, ("produce",), both), MBarriers("vt_empty", stages, self.consumers, 0, True, both, ("produce",))]
         if self.scale.ROW_FACTORS:
             buffers.append(SharedBuffer("factors", (RECORDS * self.consumers, M), DType.F32, "factors of the units' rows"))
+        if self.epilogue.STAGED:
+            buffers.append(SharedBuffer("o_smem", (self.consumers, M, problem.value_tile_dim), self.epilogue.dtype, "output rows on their way"))
         if self.scale.KEY_SCALES:
             buffers.append(SharedBuffer("k_scales", (stages, TILE), DType.F32, "scales of key tiles"))
             barriers.append(MBarriers("scales_full", stages, 1, 0, False, ("produce",), both))
@@ -363,7 +367,7 @@ def step(
 
 @jit
 def attend(
-    args, w: constexpr, q_smem, work, factors, k_ring, v_tiles, v_atoms, k_scales, work_full, work_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty, scales_full, turn, both
+    args, w: constexpr, q_smem, work, factors, k_ring, v_tiles, v_atoms, k_scales, work_full, work_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty, scales_full, turn, both, o_smem
 ):
     """Consumer role: 64 of a unit's rows.  What the steps do not need is read from the unit's record where it is needed: registers are short."""
     if TURNS:
@@ -470,11 +474,21 @@ def attend(
         q_start = word_of(work, item, 2)
         row0 = word_of(work, item, 3) + w * 64
         q_len = word_of(work, item, 4)
-        store_rows(args, output_rows(o), inverse, q_start, row0, q_len, q_head)
+        if STAGED:
+            # a box would reach into the next sequence
+            if row0 + 64 <= q_len:
+                send_rows(args, o_smem.slot(w), output_rows(o), inverse, q_start + row0, q_head)
+            else:
+                store_rows(args, output_rows(o), inverse, q_start, row0, q_len, q_head)
+        else:
+            store_rows(args, output_rows(o), inverse, q_start, row0, q_len, q_head)
         store_row_lse(args, m, total, unit, q_start, row0, q_len, q_head)
         barrier_arrive(work_empty[item % RECORDS])
         item += 1
         barrier_wait(work_full[item % RECORDS], item // RECORDS)
+    if STAGED:
+        # a CTA that ended would take their shared memory with it
+        wait_for_rows()
     if TURNS:
         if w == 0:
             named_wait(turn[0])
@@ -522,6 +536,8 @@ def prefill(args):
         v_tiles = v_ring
         tiles_full = v_full
         tiles_empty = v_empty
+    if STAGED:
+        o_smem = alloc([CONSUMERS, 64, HEAD_DIM], OUT_DTYPE)
     if KEY_SCALES:
         k_scales = alloc_plain([STAGES, TILE], F32)
         scales_full = alloc_barriers(STAGES, more=True)
@@ -533,7 +549,7 @@ def prefill(args):
     if CONSUMERS == 1:
         warp_specialize(
             [
-                (attend, (args, 0, q_smem, work, factors, k_ring, v_tiles, v_atoms, k_scales, work_full, work_empty, q_full, q_empty, k_full, k_empty, tiles_full, tiles_empty, scales_full, turn, both)),
+                (attend, (args, 0, q_smem, work, factors, k_ring, v_tiles, v_atoms, k_scales, work_full, work_empty, q_full, q_empty, k_full, k_empty, tiles_full, tiles_empty, scales_full, turn, both, o_smem)),
                 (
                     produce,
                     (
@@ -548,8 +564,8 @@ def prefill(args):
     else:
         warp_specialize(
             [
-                (attend, (args, 0, q_smem, work, factors, k_ring, v_tiles, v_atoms, k_scales, work_full, work_empty, q_full, q_empty, k_full, k_empty, tiles_full, tiles_empty, scales_full, turn, both)),
-                (attend, (args, 1, q_smem, work, factors, k_ring, v_tiles, v_atoms, k_scales, work_full, work_empty, q_full, q_empty, k_full, k_empty, tiles_full, tiles_empty, scales_full, turn, both)),
+                (attend, (args, 0, q_smem, work, factors, k_ring, v_tiles, v_atoms, k_scales, work_full, work_empty, q_full, q_empty, k_full, k_empty, tiles_full, tiles_empty, scales_full, turn, both, o_smem)),
+                (attend, (args, 1, q_smem, work, factors, k_ring, v_tiles, v_atoms, k_scales, work_full, work_empty, q_full, q_empty, k_full, k_empty, tiles_full, tiles_empty, scales_full, turn, both, o_smem)),
                 (
                     produce,
                     (

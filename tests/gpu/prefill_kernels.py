@@ -90,6 +90,7 @@ GROUPS = tuple(config(name, group, 3) for name in (BF16, *FP8[:1]) for group in 
 HEAD_DIM_64 = tuple(config(f"variants/prefill_{dtype}_d64", kv_heads=2) for dtype in ("bf16", "fp8"))
 HEAD_DIM_96 = tuple(config(f"variants/prefill_{dtype}_d96", 5, 2, page) for dtype in ("bf16", "fp8") for page in (64, 16))
 SMALL = tuple(config(name, mainloop__consumers=1) for name in (*DENSE, *MASK))
+STAGED = tuple(config(name, 5, 2, epilogue__block="store_tma") for name in (BF16, *FP8[:1], MASK[-1], "variants/prefill_bf16_d96", "variants/prefill_bf16_f32_out"))
 LSE = tuple(config(name, epilogue__lse=base) for name, base in ((BF16, "e"), (FP8[0], "2"), (MASK[0], "e")))
 MAIN = tuple(config(name) for name in (*DENSE, *MASK))
 WINDOW, SOFT_CAP, F32_OUT, MQA, ALIBI, SINK, EXPRESSION, SIGMOID = (
@@ -102,7 +103,7 @@ VARIANTS = tuple(config(name, 5, 2) for name in (*F32_OUT, *ALIBI, *EXPRESSION, 
 VARIANTS += tuple(config(name, 5, 2, epilogue__lse="e") for name in SINK)
 VARIANTS += tuple(config(name, 4, 2, mainloop__consumers=1) for name in (WINDOW[0], ALIBI[0], SINK[1], SIGMOID[1]))
 
-ALL = tuple(dict.fromkeys((*POINTS, *CONTIGUOUS, *MASKED, *GROUPS, *HEAD_DIM_64, *HEAD_DIM_96, *LSE, *SMALL, *MAIN, *WINDOWS, *SOFT_CAPS, *VARIANTS)))
+ALL = tuple(dict.fromkeys((*POINTS, *CONTIGUOUS, *MASKED, *GROUPS, *HEAD_DIM_64, *HEAD_DIM_96, *STAGED, *LSE, *SMALL, *MAIN, *WINDOWS, *SOFT_CAPS, *VARIANTS)))
 
 
 H200_MULTIPROCESSORS = 132

@@ -45,6 +45,11 @@ def test_other_head_dims(config):
     check(config, config.problem(seed=4))
 
 
+@by_label(kernels.STAGED)
+def test_rows_by_tma(config):
+    check(config, config.problem(seed=24))
+
+
 @by_label(kernels.WINDOWS)
 def test_window(config):
     """Keys before every window, which are not loaded, and tiles at the window's start; units whose first tiles end inside a tile."""

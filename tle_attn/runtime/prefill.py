@@ -141,7 +141,7 @@ class PrefillPlan(Plan):
         if scale_log2 <= 0.0:
             raise InputError(f"softmax_scale: {softmax_scale} is not above 0, and prefill finds each row's maximum before it scales")
         values: dict[str, Any] = {
-            "q_desc": q, "k_desc": k_cache, "v_desc": v_cache, "cu_seqlens_q": cu_seqlens_q, "kv_lens": kv_lens, "out": out,
+            "q_desc": q, "k_desc": k_cache, "v_desc": v_cache, "cu_seqlens_q": cu_seqlens_q, "kv_lens": kv_lens, "out": out, "out_desc": out,
             "out_token_stride": out.stride(0), "out_head_stride": out.stride(1), "lse": lse, "scale_log2": scale_log2, **scales,
         }  # fmt: skip
         if block_ids is not None:
