@@ -6,8 +6,8 @@ mask, pages.
 
 Rows of every result are checked against float64 first, its output poisoned.  Times are of one call in a CUDA graph (tle_attn/report/timing.py): `us` and
 `us_cold` of the attention kernel, with units planned before where a batch has several sequences; `us_plan` of the planner.  `over_dense` of masked and
-ragged cases: their time over that of as many 128 x 128 tiles at the rate of a dense 8192 x 8192 of the same run and kind.  Every time has the launch of a
-graph inside.  Exit status: 0, or 1 if a case was wrong or failed, 3 after a hang, 4 after a CUDA error.
+ragged cases: their time over that of as many 128 x 128 tiles at the rate of a dense 8192 x 8192 of the same run and kind; `over_dense_sustained`: the same of times
+under lasting load, `us_sustained`, where a long case and a short one have the same clocks.  Every time has the launch of a graph inside.  Exit status: 0, or 1 if a case was wrong or failed, 3 after a hang, 4 after a CUDA error.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Bench:
     baseline: compare.Baseline
     timer: Timer
     executors: dict[tuple[str, int], Any] = field(factory=dict)
-    dense_us: dict[str, float] = field(factory=dict)  #: kind -> best time of the dense case that others are compared with
+    dense_us: dict[tuple[str, str], float] = field(factory=dict)  #: (kind, "us" or "us_sustained") -> best time of the dense case that others are compared with
     cudnn: dict[tuple[Any, ...], float | None] = field(factory=dict)
     failures: int = 0
 
@@ -117,7 +117,7 @@ class Bench:
         q, kv = case.pairs[0]
         what = {"group": case.group, "case": case.name, "dtype": case.dtype, "quant": case.quant, "masked": case.masked, "paged": case.paged, "layout": case.layout}
         shape = {"q": q, "kv": kv, "batch": len(case.pairs), "hq": case.heads[0], "hkv": case.heads[1], "flops": case.flops, "tiles": tiles, "skip": 1 - tiles / case.tiles}
-        return {"kernel": key[0], **what, **shape, **dict.fromkeys(("us", "us_cold", "us_plan", "cudnn_us", "tflops", "over_dense", "rel_rms"))}
+        return {"kernel": key[0], **what, **shape, **dict.fromkeys(("us", "us_cold", "us_plan", "cudnn_us", "tflops", "over_dense", "us_sustained", "over_dense_sustained", "rel_rms"))}
 
     def measure(self, row: dict[str, Any], case: Case, key: tuple[str, int], problem: PrefillProblem) -> None:
         label = f"{key[0]}, {case.label}"
@@ -149,6 +149,9 @@ class Bench:
         first = out.clone()
         graph = capture(lambda: plan.run(**problem.inputs, out=out, scheduled=planned))
         times = {"us": self.timer.us(graph), "us_cold": self.timer.us_cold(graph)}
+        compared = case.group in ("mask", "ragged")
+        if compared or case == dense_case(case):
+            times["us_sustained"] = self.timer.us_sustained(graph)
         if planned and len(case.pairs) > 1:
             times["us_plan"] = self.timer.us(capture(lambda: plan.schedule(**problem.lengths)))
         out.fill_(float("nan"))
@@ -158,10 +161,11 @@ class Bench:
             raise AssertionError("a replay gave another result")
         row |= times
         row["tflops"] = case.flops * (1 - row["skip"]) / times["us"] / 1e6
-        if case == dense_case(case):
-            self.dense_us[case.kind] = min(times["us"], self.dense_us.get(case.kind, times["us"]))
-        if case.group in ("mask", "ragged") and case.kind in self.dense_us:
-            row["over_dense"] = times["us"] / (self.dense_us[case.kind] * row["tiles"] / dense_case(case).tiles)
+        for name, over in (("us", "over_dense"), ("us_sustained", "over_dense_sustained")):
+            if case == dense_case(case):
+                self.dense_us[case.kind, name] = min(times[name], self.dense_us.get((case.kind, name), times[name]))
+            if compared and (case.kind, name) in self.dense_us:
+                row[over] = times[name] / (self.dense_us[case.kind, name] * row["tiles"] / dense_case(case).tiles)
 
     def cudnn_time(self, case: Case) -> float | None:
         """cuDNN's time for the shape, measured once."""

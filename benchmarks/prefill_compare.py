@@ -46,7 +46,7 @@ def line(row: dict[str, Any], baseline: Baseline) -> str:
     if row["masked"]:
         parts.append(f"skip {row['skip']:.3f}")
     if row["over_dense"]:
-        parts.append(f"{row['over_dense']:.3f} of its tiles' dense time")
+        parts.append(f"{row['over_dense']:.3f} of its tiles' dense time, {row['over_dense_sustained']:.3f} under lasting load")
     if row["us_plan"]:
         parts.append(f"plan {row['us_plan']:.1f}")
     return f"{head}  " + "  ".join(parts) + f"  err {row['rel_rms']:.1e}"

@@ -47,3 +47,10 @@ def test_median_of_replays_behind_a_spin_kernel(log):
 def test_cold_fills_the_l2_before_each_replay(log):
     log.timer.us_cold(log.graph)
     assert log.queued[4:-1] == ["flush", "spin", "event", "replay", "event"] * 5
+
+
+def test_sustained_is_the_mean_after_as_long_a_load(log, monkeypatch):
+    monkeypatch.setattr(timing, "SUSTAINED_MS", 0.024)
+    mean = log.timer.us_sustained(log.graph)  # the median of 6 us makes it 4 replays: the 9th to the 12th without an event before, then four that count
+    assert mean == pytest.approx((13 + 14 + 15 + 16) / 4)
+    assert log.queued[-11:] == ["replay"] * 4 + ["event"] + ["replay"] * 4 + ["event", "synchronize"]

@@ -19,6 +19,8 @@ SPIN_CYCLES = 200_000
 FLUSH_BYTES = 256 << 20
 #: Calls in a graph whose own launch should hardly count.
 BACK_TO_BACK = 20
+#: Milliseconds of load before and during a measurement of sustained time; the power limit acts within tens of them.
+SUSTAINED_MS = 300.0
 
 
 def capture(call: Callable[[], object]) -> torch.cuda.CUDAGraph:
@@ -70,6 +72,19 @@ class Timer:
                 call()
 
         return self.us(capture(calls)) / BACK_TO_BACK
+
+    def us_sustained(self, graph: torch.cuda.CUDAGraph) -> float:
+        """Mean of replays that follow each other for SUSTAINED_MS, after as long of the same: at the clocks that the power limit leaves then."""
+        import torch
+
+        count = max(1, round(SUSTAINED_MS * 1e3 / self.us(graph)))
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        for event in (start, end):
+            for _ in range(count):
+                graph.replay()
+            event.record()
+        torch.cuda.synchronize()
+        return start.elapsed_time(end) * 1e3 / count
 
     def null_graph_us(self) -> float:
         """Time of a graph with a trivial kernel: what is inside every other number."""
