@@ -64,7 +64,8 @@ class SplitMerge(Block):
             "MERGE_UNROLL": Constant(max(1, 64 // problem.columns), "partials whose loads are in flight in the last arriver"),
             "SLICE": Constant(block, "head elements that a polling CTA merges at a time"),
             "SLICE_ROWS": Constant(lanes, "partials that a polling CTA reads at a time"),
-            "SLICE_UNROLL": Constant(max(1, 64 // lanes), "such reads in flight"),
+            # all partials of most sequences in one pass, where registers allow it
+            "SLICE_UNROLL": Constant(max(1, (128 if problem.columns <= 16 else 64) // lanes), "such reads in flight"),
         }
 
     def arguments(self, problem: Problem) -> tuple[Argument, ...]:

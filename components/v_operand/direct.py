@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from attrs import frozen
 
-from tle_attn.dialect import fence_async, jit, rows, smem_load, smem_store, wgmma, where
+from tle_attn.dialect import fence_async, jit, wgmma, zero_rows
 from tle_attn.errors import SpecError
 from tle_attn.spec import Block, Function, Port, Problem
 from tle_attn.spec.types import DType, Place
@@ -48,8 +48,7 @@ class DirectV(Block):
 @jit
 def clear_v(v_tile, valid):
     """Zero the tokens from `valid` on: unused slots of a last page may hold NaN, and 0 * NaN is NaN."""
-    v = smem_load(v_tile)
-    smem_store(v_tile, where((rows(v) < valid)[:, None], v, 0.0))
+    zero_rows(v_tile, valid)
     fence_async()
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from attrs import field, frozen
 
-from tle_attn.dialect import F32, fence_async, jit, register_operand, rows, smem_load, smem_store, wgmma, where
+from tle_attn.dialect import fence_async, jit, register_operand, wgmma, zero_rows
 from tle_attn.errors import SpecError
 from tle_attn.spec import Block, Constant, Function, Port, Problem
 from tle_attn.spec.problem import one_of
@@ -70,8 +70,7 @@ class Fp8RegisterV(Block):
 @jit
 def clear_v(v_tile, valid):
     """Zero the tokens from `valid` on: unused slots of a last page may hold NaN, and 0 * NaN is NaN."""
-    v = smem_load(v_tile).to(F32)
-    smem_store(v_tile, where((rows(v) < valid)[:, None], v, 0.0).to(DTYPE))
+    zero_rows(v_tile, valid)
     fence_async()
 
 

@@ -111,6 +111,11 @@ def _vectors(a: dict[str, Any]) -> dict[str, torch.Tensor]:
     return {"out": b + a["v"].double()[:, None] + a["w"].double()[None, :]}
 
 
+def _nan_from(x: torch.Tensor, row: int) -> torch.Tensor:
+    x[row:] = float("nan")
+    return x
+
+
 def _shared(a: dict[str, Any]) -> dict[str, torch.Tensor]:
     x, v = a["x"].double(), a["v"].double()
     return {"out": torch.stack([x * v[0][:, None] + v[1][None, :], x * 2])}
@@ -226,6 +231,9 @@ CASES = (
            lambda g: {"x": normal(g, 32, 64), "out": poison(64, 32)}, lambda a: {"out": a["x"].T}),
     OpCase("k_shared", "alloc alloc_plain smem_store smem_load smem_load_rows smem_load_cols role_sync", {"x": "*bf16", "v": "*fp32", "out": "*fp32"},
            lambda g: {"x": ints(g, 64, 64, dtype=BF16), "v": ints(g, 2, 64, dtype=F32), "out": poison(2, 64, 64)}, _shared, opcodes="STS LDS"),
+    OpCase("k_zero_rows", "zero_rows", {"x": "*bf16", "y": "*fp8e4nv", "out": "*fp32", "n": "i32"},
+           lambda g: {"x": _nan_from(normal(g, 64, 128, dtype=BF16), 37), "y": torch.full((64, 64), float("nan")).to(torch.float8_e4m3fn), "out": poison(64 * 128 + 64 * 64), "n": 37},
+           lambda a: {"out": torch.cat([a["x"].double().nan_to_num(0.0).flatten(), torch.zeros(64 * 64, dtype=torch.float64)])}, opcodes="STS LDS"),
     OpCase("k_alias", "alias copy", {"pages_desc": Box("bf16", (1, 16, 64)), "out": "*bf16"},
            lambda g: {"pages_desc": normal(g, 4, 16, 128, dtype=BF16), "out": poison(64, 128, dtype=BF16)},
            lambda a: {"out": a["pages_desc"].flip(0).reshape(64, 128)}, opcodes="UTMALDG"),

@@ -181,6 +181,24 @@ def k_shared(x, v, out):
 
 
 @jit
+def k_zero_rows(x, y, out, n):
+    wide = alloc([2, 64, 128], BF16)
+    narrow = alloc([64, 64], FP8)
+    r, c = tile_index(64, 128, 8)
+    smem_store(wide.slot(1), load(x + r[:, None] * 128 + c[None, :]))
+    u, w = tile_index(64, 64, 8)
+    smem_store(narrow, load(y + u[:, None] * 64 + w[None, :]))
+    role_sync()
+    zero_rows(wide.slot(1), n)
+    zero_rows(narrow, n - 64)
+    role_sync()
+    a = smem_load(wide.slot(1)).to(F32)
+    store(out + rows(a)[:, None] * 128 + cols(a)[None, :], a)
+    b = smem_load(narrow).to(F32)
+    store(out + 8192 + rows(b)[:, None] * 64 + cols(b)[None, :], b)
+
+
+@jit
 def k_alias(pages_desc, out):
     # four pages of 16 tokens land in a tile of 64 tokens: slot h * 4 + j is column block h of page j
     ring = alloc([1, 64, 128], BF16)

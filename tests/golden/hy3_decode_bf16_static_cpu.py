@@ -62,7 +62,7 @@ reduce_max = emu.ops.reduce_max
 reduce_sum = emu.ops.reduce_sum
 alloc = emu.ops.alloc
 smem_store = emu.ops.smem_store
-smem_load = emu.ops.smem_load
+zero_rows = emu.ops.zero_rows
 fence_async = emu.ops.fence_async
 role_sync = emu.ops.role_sync
 alloc_barriers = emu.ops.alloc_barriers
@@ -248,8 +248,7 @@ def softmax_step(s, m, l, o, p_tile):
 @jit
 def clear_v(v_tile, valid):
     """Zero the tokens from `valid` on: unused slots of a last page may hold NaN, and 0 * NaN is NaN."""
-    v = smem_load(v_tile)
-    smem_store(v_tile, where((rows(v) < valid)[:, None], v, 0.0))
+    zero_rows(v_tile, valid)
     fence_async()
 
 

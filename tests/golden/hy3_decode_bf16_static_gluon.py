@@ -242,10 +242,13 @@ def smem_store(buffer, tile):
 
 
 @gluon.jit
-def smem_load(buffer):
-    shape: constexpr = buffer.mem.shape
-    vec: constexpr = 1 if len(shape) == 1 else min(128 // buffer.mem.dtype.primitive_bitwidth, shape[1])
-    return buffer.mem.load(_whole_layout(shape, vec, gl.num_warps()))
+def zero_rows(buffer, start):
+    # as 32-bit words: of 8-bit and 16-bit elements the compiler would unpack every word, fp8 by way of fp16
+    shape: constexpr = [buffer.mem.shape[0], buffer.mem.shape[1] * buffer.mem.dtype.primitive_bitwidth // 32]
+    words = _reinterpret(buffer.mem, gl.int32, shape, _tile_shared_layout(shape, gl.int32))
+    layout: constexpr = _whole_layout(shape, 4, gl.num_warps())
+    kept = gl.arange(0, shape[0], gl.SliceLayout(1, layout)) < start
+    words.store(gl.where(kept[:, None], words.load(layout), 0))
 
 
 @gluon.constexpr_function
@@ -676,8 +679,7 @@ def softmax_step(s, m, l, o, p_tile):
 @jit
 def clear_v(v_tile, valid):
     """Zero the tokens from `valid` on: unused slots of a last page may hold NaN, and 0 * NaN is NaN."""
-    v = smem_load(v_tile)
-    smem_store(v_tile, where((rows(v) < valid)[:, None], v, 0.0))
+    zero_rows(v_tile, valid)
     fence_async()
 
 

@@ -127,8 +127,11 @@ def smem_store(buffer, tile):
 
 
 @triton.jit
-def smem_load(buffer):
-    return tl.load(tle.gpu.local_ptr(buffer))
+def zero_rows(buffer, start):
+    at = tle.gpu.local_ptr(buffer)
+    tile = tl.load(at)
+    kept = (tl.arange(0, tile.shape[0]) < start)[:, None]
+    tl.store(at, tl.where(kept, tile.to(tl.float32), 0.0).to(tile.dtype))
 
 
 @triton.jit
@@ -330,8 +333,7 @@ def softmax_step(s, m, l, o, p_tile):
 @jit
 def clear_v(v_tile, valid):
     """Zero the tokens from `valid` on: unused slots of a last page may hold NaN, and 0 * NaN is NaN."""
-    v = smem_load(v_tile)
-    smem_store(v_tile, where((rows(v) < valid)[:, None], v, 0.0))
+    zero_rows(v_tile, valid)
     fence_async()
 
 

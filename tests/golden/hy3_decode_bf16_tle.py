@@ -170,8 +170,11 @@ def smem_store(buffer, tile):
 
 
 @triton.jit
-def smem_load(buffer):
-    return tl.load(tle.gpu.local_ptr(buffer))
+def zero_rows(buffer, start):
+    at = tle.gpu.local_ptr(buffer)
+    tile = tl.load(at)
+    kept = (tl.arange(0, tile.shape[0]) < start)[:, None]
+    tl.store(at, tl.where(kept, tile.to(tl.float32), 0.0).to(tile.dtype))
 
 
 @triton.jit
@@ -247,7 +250,7 @@ POLL_ABOVE = constexpr(8)  # splits above which the CTAs of a sequence merge a s
 MERGE_UNROLL = constexpr(8)  # partials whose loads are in flight in the last arriver
 SLICE = constexpr(32)  # head elements that a polling CTA merges at a time
 SLICE_ROWS = constexpr(16)  # partials that a polling CTA reads at a time
-SLICE_UNROLL = constexpr(4)  # such reads in flight
+SLICE_UNROLL = constexpr(8)  # such reads in flight
 OUT_DTYPE = constexpr(BF16)  # element type of the output
 PRODUCER_REGISTERS = constexpr(32)  # registers per thread of a producer warp
 
@@ -384,8 +387,7 @@ def softmax_step(s, m, l, o, p_tile):
 @jit
 def clear_v(v_tile, valid):
     """Zero the tokens from `valid` on: unused slots of a last page may hold NaN, and 0 * NaN is NaN."""
-    v = smem_load(v_tile)
-    smem_store(v_tile, where((rows(v) < valid)[:, None], v, 0.0))
+    zero_rows(v_tile, valid)
     fence_async()
 
 

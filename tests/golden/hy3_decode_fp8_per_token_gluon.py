@@ -315,10 +315,13 @@ def smem_store(buffer, tile):
 
 
 @gluon.jit
-def smem_load(buffer):
-    shape: constexpr = buffer.mem.shape
-    vec: constexpr = 1 if len(shape) == 1 else min(128 // buffer.mem.dtype.primitive_bitwidth, shape[1])
-    return buffer.mem.load(_whole_layout(shape, vec, gl.num_warps()))
+def zero_rows(buffer, start):
+    # as 32-bit words: of 8-bit and 16-bit elements the compiler would unpack every word, fp8 by way of fp16
+    shape: constexpr = [buffer.mem.shape[0], buffer.mem.shape[1] * buffer.mem.dtype.primitive_bitwidth // 32]
+    words = _reinterpret(buffer.mem, gl.int32, shape, _tile_shared_layout(shape, gl.int32))
+    layout: constexpr = _whole_layout(shape, 4, gl.num_warps())
+    kept = gl.arange(0, shape[0], gl.SliceLayout(1, layout)) < start
+    words.store(gl.where(kept[:, None], words.load(layout), 0))
 
 
 @gluon.jit
@@ -648,7 +651,7 @@ POLL_ABOVE = constexpr(8)  # splits above which the CTAs of a sequence merge a s
 MERGE_UNROLL = constexpr(8)  # partials whose loads are in flight in the last arriver
 SLICE = constexpr(32)  # head elements that a polling CTA merges at a time
 SLICE_ROWS = constexpr(16)  # partials that a polling CTA reads at a time
-SLICE_UNROLL = constexpr(4)  # such reads in flight
+SLICE_UNROLL = constexpr(8)  # such reads in flight
 OUT_DTYPE = constexpr(BF16)  # element type of the output
 PRODUCER_REGISTERS = constexpr(48)  # registers per thread of a producer warp
 
@@ -825,8 +828,7 @@ def softmax_step(s, m, l, o, p_tile):
 @jit
 def clear_v(v_tile, valid):
     """Zero the tokens from `valid` on: unused slots of a last page may hold NaN, and 0 * NaN is NaN."""
-    v = smem_load(v_tile).to(F32)
-    smem_store(v_tile, where((rows(v) < valid)[:, None], v, 0.0).to(DTYPE))
+    zero_rows(v_tile, valid)
     fence_async()
 
 

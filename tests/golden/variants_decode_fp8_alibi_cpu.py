@@ -85,7 +85,7 @@ reduce_sum = emu.ops.reduce_sum
 cumsum = emu.ops.cumsum
 alloc = emu.ops.alloc
 smem_store = emu.ops.smem_store
-smem_load = emu.ops.smem_load
+zero_rows = emu.ops.zero_rows
 fence_async = emu.ops.fence_async
 role_sync = emu.ops.role_sync
 alloc_barriers = emu.ops.alloc_barriers
@@ -153,7 +153,7 @@ POLL_ABOVE = constexpr(8)  # splits above which the CTAs of a sequence merge a s
 MERGE_UNROLL = constexpr(8)  # partials whose loads are in flight in the last arriver
 SLICE = constexpr(32)  # head elements that a polling CTA merges at a time
 SLICE_ROWS = constexpr(16)  # partials that a polling CTA reads at a time
-SLICE_UNROLL = constexpr(4)  # such reads in flight
+SLICE_UNROLL = constexpr(8)  # such reads in flight
 OUT_DTYPE = constexpr(BF16)  # element type of the output
 PRODUCER_REGISTERS = constexpr(32)  # registers per thread of a producer warp
 
@@ -311,8 +311,7 @@ def softmax_step(s, m, l, o, p_tile):
 @jit
 def clear_v(v_tile, valid):
     """Zero the tokens from `valid` on: unused slots of a last page may hold NaN, and 0 * NaN is NaN."""
-    v = smem_load(v_tile).to(F32)
-    smem_store(v_tile, where((rows(v) < valid)[:, None], v, 0.0).to(DTYPE))
+    zero_rows(v_tile, valid)
     fence_async()
 
 

@@ -47,7 +47,6 @@ A tensor descriptor fp8[1, 1, 64, 128] is
 from tle_attn import emu
 
 BF16 = emu.BF16
-F32 = emu.F32
 FP8 = emu.FP8
 READY = emu.ops.READY
 range = emu.ops.device_range
@@ -83,7 +82,7 @@ reduce_sum = emu.ops.reduce_sum
 cumsum = emu.ops.cumsum
 alloc = emu.ops.alloc
 smem_store = emu.ops.smem_store
-smem_load = emu.ops.smem_load
+zero_rows = emu.ops.zero_rows
 fence_async = emu.ops.fence_async
 role_sync = emu.ops.role_sync
 alloc_barriers = emu.ops.alloc_barriers
@@ -298,8 +297,7 @@ def softmax_step(s, m, l, o, p_tile):
 @jit
 def clear_v(v_tile, valid):
     """Zero the tokens from `valid` on: unused slots of a last page may hold NaN, and 0 * NaN is NaN."""
-    v = smem_load(v_tile).to(F32)
-    smem_store(v_tile, where((rows(v) < valid)[:, None], v, 0.0).to(DTYPE))
+    zero_rows(v_tile, valid)
     fence_async()
 
 

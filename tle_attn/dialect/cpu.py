@@ -67,6 +67,7 @@ smem_store = emu.ops.smem_store
 smem_load = emu.ops.smem_load
 smem_load_rows = emu.ops.smem_load_rows
 smem_load_cols = emu.ops.smem_load_cols
+zero_rows = emu.ops.zero_rows
 smem_operand = emu.ops.smem_operand
 fence_async = emu.ops.fence_async
 role_sync = emu.ops.role_sync

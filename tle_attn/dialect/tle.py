@@ -219,6 +219,14 @@ def smem_load(buffer):
 
 
 @triton.jit
+def zero_rows(buffer, start):
+    at = tle.gpu.local_ptr(buffer)
+    tile = tl.load(at)
+    kept = (tl.arange(0, tile.shape[0]) < start)[:, None]
+    tl.store(at, tl.where(kept, tile.to(tl.float32), 0.0).to(tile.dtype))
+
+
+@triton.jit
 def smem_load_rows(buffer, tile):
     return tl.load(tle.gpu.local_ptr(buffer))
 

@@ -45,7 +45,7 @@ from tle_attn.emu.registers import (
     wide_rows,
 )
 from tle_attn.emu.roles import grid_launch_dependents, grid_wait, num_programs, program_id, role_sync, static_range, warp_specialize
-from tle_attn.emu.shared import alias, alloc, alloc_plain, fence_async, smem_load, smem_load_cols, smem_load_rows, smem_operand, smem_store
+from tle_attn.emu.shared import alias, alloc, alloc_plain, fence_async, smem_load, smem_load_cols, smem_load_rows, smem_operand, smem_store, zero_rows
 from tle_attn.emu.tma import copy, evict_first, tma_store, tma_store_wait
 from tle_attn.emu.votes import compact
 from tle_attn.emu.wgmma import wgmma, wgmma_wait
@@ -135,4 +135,5 @@ __all__ = [
     "where",
     "where_le",
     "wide_rows",
+    "zero_rows",
 ]

@@ -211,6 +211,15 @@ def smem_load(buffer: Buffer) -> Tile:
     return _load(buffer, where())
 
 
+def zero_rows(buffer: Buffer, start: int) -> None:
+    place = where()
+    if buffer.plain or len(buffer.shape) != 2:
+        raise EmulationError(f"zero_rows of {buffer.label} {list(buffer.shape)}: a wgmma/TMA tile, at {at(place)}")
+    tile = _load(buffer, place)
+    kept = np.arange(buffer.shape[0])[:, None] < int(start)
+    smem_store(buffer, Tile(np.where(kept, tile.values, np.zeros((), tile.values.dtype)), buffer.dtype))
+
+
 def _vector(buffer: Buffer, size: int, what: str) -> None:
     if not buffer.plain or buffer.shape != (size,):
         raise EmulationError(f"{what} of {buffer.label} {list(buffer.shape)}: a plain vector of {size}, at {at(where())}")

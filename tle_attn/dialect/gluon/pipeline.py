@@ -35,6 +35,16 @@ def smem_load(buffer):
 
 
 @gluon.jit
+def zero_rows(buffer, start):
+    # as 32-bit words: of 8-bit and 16-bit elements the compiler would unpack every word, fp8 by way of fp16
+    shape: constexpr = [buffer.mem.shape[0], buffer.mem.shape[1] * buffer.mem.dtype.primitive_bitwidth // 32]
+    words = _reinterpret(buffer.mem, gl.int32, shape, _tile_shared_layout(shape, gl.int32))
+    layout: constexpr = _whole_layout(shape, 4, gl.num_warps())
+    kept = gl.arange(0, shape[0], gl.SliceLayout(1, layout)) < start
+    words.store(gl.where(kept[:, None], words.load(layout), 0))
+
+
+@gluon.jit
 def smem_load_rows(buffer, tile):
     return buffer.mem.load(gl.SliceLayout(1, tile.type.layout))
 
