@@ -92,7 +92,7 @@ class DecodeMainloop(Mainloop):
     softmax: Block = slot("softmax", factory=OnlineSoftmax, says=("NORMALISED",))
     v_operand: Block = slot("v_operand", factory=DirectV)
     schedule: Block = slot("schedule", factory=TaskMap, says=("PLANNED", "BATCH_INVARIANT"))
-    reduce: Block = slot("reduce", factory=SplitMerge, says=("POLL_ABOVE", "poll_above"))
+    reduce: Block = slot("reduce", factory=SplitMerge, says=("POLL_ABOVE", "poll_above", "HELPERS"))
     epilogue: Block = slot("epilogue", factory=StoreEpilogue)
 
     def settled(self, problem: Problem) -> DecodeMainloop:
@@ -156,6 +156,7 @@ class DecodeMainloop(Mainloop):
     def constants(self, problem: Problem) -> dict[str, Constant]:
         return {
             "CLUSTER": Constant(self.reduce.resources(problem).cluster, "CTAs of a cluster"),
+            "HELPERS": Constant(self.reduce.HELPERS, "CTAs without keys join the merge of their cluster"),
             "VALUE_SCALES": Constant(self.scale.VALUE_SCALES, "the values of every key have a scale of their own"),
             "PRODUCER_REGISTERS": Constant(self.producer_registers, "registers per thread of a producer warp"),
             "SKIP_PAGES": Constant(
@@ -429,6 +430,8 @@ def decode(args):
     fence_async()
     if CLUSTER > 1:
         cluster_barrier()
+    if HELPERS:
+        slot = helper_slot(slot, first_slot, splits)
     if slot == -2:
         return
     warp_specialize(

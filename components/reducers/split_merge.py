@@ -52,6 +52,8 @@ class SplitMerge(Block):
     NAME = "split_merge"
 
     POLL_ABOVE = 8
+    #: CTAs without keys end at once
+    HELPERS = False
 
     poll_above: int | None = field(default=None, validator=optional(at_least(0, "number of splits above which a sequence's CTAs poll and merge a slice each")))
 

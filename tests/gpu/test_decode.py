@@ -5,7 +5,7 @@ import torch
 from attrs import evolve
 
 from tests.gpu import kernels
-from tests.gpu.helpers import check, compare_out, problem_for, reference, run
+from tests.gpu.helpers import check, check_replays, compare_out, problem_for, reference, run
 from tle_attn.testing import compare
 
 
@@ -61,8 +61,15 @@ def test_lse(config):
 @by_label(kernels.CLUSTERS)
 def test_clusters(config):
     """Sequences of fewer parts than a cluster has CTAs, of one cluster and of several; more clusters than are resident; launches one after the other."""
-    for lengths in ((1,), (0, 64, 65, 129, 4096), (70_001, 0, 300), tuple(range(1, 1500, 5))):
+    for lengths in ((1,), (0, 64, 65, 129, 200, 4096), (70_001, 0, 300), tuple(range(1, 1500, 5))):
         check(config, problem_for(config, lengths, seed=11))
+
+
+@by_label(kernels.CLUSTERS)
+def test_clusters_in_a_graph(config):
+    """Equal bits in every replay, while CTAs come and go in any order."""
+    problem = problem_for(config, (20_001, 100, 0, 9000, 1), seed=12)
+    check_replays(config.plan(5), problem, replays=200)
 
 
 @by_label(kernels.STAGES)

@@ -234,7 +234,7 @@ def make_executor(kernel: Kernel, target: str, device: Any, seed: int = 0, entri
     if target == "gluon":
         return GluonExecutor(kernel, device, entries)
     if target in ("tle", "tle-emulated") and kernel.resources.cluster > 1:
-        raise TargetUnavailable(f"target {target} cannot run {kernel.name}: TLE's only way to wait for a push is a barrier of all warps of the cluster, which a warp-specialised kernel cannot have")
+        raise TargetUnavailable(f"target {target} cannot run {kernel.name}: TLE's only way to wait for another CTA is a barrier of all warps of the cluster, which a warp-specialised kernel cannot have")
     if target == "tle":
         return TleExecutor(kernel, device)
     if target in ("cpu", "tle-emulated"):
