@@ -72,6 +72,27 @@ def test_clusters_in_a_graph(config):
     check_replays(config.plan(5), problem, replays=200)
 
 
+@by_label(kernels.DETACHED + kernels.EARLY)
+def test_early_launches(config):
+    """Ragged batches, one long sequence in many parts, batches of more sequences than CTAs that fit at once; partial sums that nobody wrote are NaN."""
+    many = torch.randint(0, 400, (600,), generator=torch.Generator().manual_seed(1)).tolist()
+    for lengths in ((64, 0, 1, 129, 63, 5003, 65, 127, 0, 128, 3, 4096, 2, 300), (100_003, 5, 0), (70_001,), [*many[:-1], 7000], many[:300]):
+        problem = problem_for(config, lengths, seed=15)
+        plan = config.plan(len(lengths))
+        plan.workspace["partial_o"].fill_(torch.nan)
+        plan.workspace["partial_ml"].fill_(torch.nan)
+        for _ in range(3):
+            compare_out(plan, problem, run(plan, problem)[0])
+
+
+@by_label(kernels.DETACHED[:1] + kernels.EARLY[:1])
+def test_early_launches_give_the_bits_of_ordinary_ones(config):
+    """The same parts, added in the same order by the same functions."""
+    problem = problem_for(config, (70_001, 4096, 0, 9000, 1), seed=16)
+    plain = kernels.config(kernels.DYNAMIC).plan(5)
+    assert torch.equal(run(config.plan(5), problem)[0], run(plain, problem)[0])
+
+
 @by_label(kernels.STAGES)
 def test_tiles_around_the_number_of_stages(config):
     stages = dict(config.options)["ring.stages"]
