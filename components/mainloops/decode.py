@@ -37,6 +37,8 @@ from tle_attn.dialect import (
     evict_first,
     fence_async,
     full_cols,
+    grid_launch_dependents,
+    grid_wait,
     jit,
     minimum,
     mma_zeros,
@@ -91,8 +93,8 @@ class DecodeMainloop(Mainloop):
     mask: tuple[Block, ...] = slot("mask", many=True, factory=lambda: (Causal(),))
     softmax: Block = slot("softmax", factory=OnlineSoftmax, says=("NORMALISED",))
     v_operand: Block = slot("v_operand", factory=DirectV)
-    schedule: Block = slot("schedule", factory=TaskMap, says=("PLANNED", "BATCH_INVARIANT"))
-    reduce: Block = slot("reduce", factory=SplitMerge, says=("POLL_ABOVE", "poll_above"))
+    schedule: Block = slot("schedule", factory=TaskMap, says=("PLANNED", "BATCH_INVARIANT", "pdl"))
+    reduce: Block = slot("reduce", factory=SplitMerge, says=("POLL_ABOVE", "poll_above", "HELPERS"))
     epilogue: Block = slot("epilogue", factory=StoreEpilogue)
 
     def settled(self, problem: Problem) -> DecodeMainloop:
@@ -156,6 +158,9 @@ class DecodeMainloop(Mainloop):
     def constants(self, problem: Problem) -> dict[str, Constant]:
         return {
             "CLUSTER": Constant(self.reduce.resources(problem).cluster, "CTAs of a cluster"),
+            "PDL": Constant(self.schedule.pdl, "the kernel starts while the planner runs"),
+            "DEPENDENTS": Constant(bool(self.reduce.DEPENDENTS), "a kernel that follows starts while this one runs"),
+            "HELPERS": Constant(self.reduce.HELPERS, "CTAs without keys join the merge of their cluster"),
             "VALUE_SCALES": Constant(self.scale.VALUE_SCALES, "the values of every key have a scale of their own"),
             "PRODUCER_REGISTERS": Constant(self.producer_registers, "registers per thread of a producer warp"),
             "SKIP_PAGES": Constant(
@@ -163,13 +168,16 @@ class DecodeMainloop(Mainloop):
             ),
         }
 
+    def dependents(self) -> tuple[str, ...]:
+        return (("decode",) if self.schedule.pdl else ()) + super().dependents()
+
     def launch_note(self, problem: Problem, entry: str) -> str:
+        grid = "(tasks,)" if self.schedule.PLANNED else "(splits, batch * kv_heads)"
         if entry == "decode":
-            grid = "(tasks,)" if self.schedule.PLANNED else "(splits, batch * kv_heads)"
             cluster = self.resources(problem).cluster
             grid += f" in clusters of {cluster}" if cluster > 1 else ""
             return f"grid {grid}, 4 warps, at most {register_cap(self.resources(problem))} registers a thread"
-        return "grid (tasks,), 4 warps"
+        return f"grid {grid}{f', after {self.ENTRIES[0]}' if entry in self.reduce.ENTRIES else ''}, 4 warps"
 
     def requires(self, problem: Problem) -> tuple[Function, ...]:
         n, d, dv, t = problem.columns, problem.tile_dim, problem.value_tile_dim, problem.dtype
@@ -403,8 +411,9 @@ def decode(args):
     """One task of the batch: every query row of a (sequence, key/value head) pair against a run of its keys."""
     if CLUSTER > 1:
         cluster_dims(CLUSTER)
-    # before the set-up, which hides the load
-    seq, head, first, count, kv_len, slot, first_slot, splits, flags = task(args)
+    if not PDL:
+        # before the set-up, which hides the load
+        seq, head, first, count, kv_len, slot, first_slot, splits, flags = task(args)
     k_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
     v_ring = alloc([STAGES, TILE, VALUE_DIM], DTYPE)
     q_smem = alloc([COLUMNS, HEAD_DIM], DTYPE)
@@ -431,6 +440,14 @@ def decode(args):
     fence_async()
     if CLUSTER > 1:
         cluster_barrier()
+    if PDL:
+        # the set-up ran beside the planner; nothing of global memory is touched before its end
+        grid_wait()
+        seq, head, first, count, kv_len, slot, first_slot, splits, flags = task(args)
+    if DEPENDENTS:
+        grid_launch_dependents()
+    if HELPERS:
+        slot = helper_slot(slot, first_slot, splits)
     if slot == -2:
         return
     warp_specialize(

@@ -52,31 +52,45 @@ class SplitMerge(Block):
     NAME = "split_merge"
 
     POLL_ABOVE = 8
+    #: CTAs without keys end at once
+    HELPERS = False
 
     poll_above: int | None = field(default=None, validator=optional(at_least(0, "number of splits above which a sequence's CTAs poll and merge a slice each")))
 
     def constants(self, problem: Problem) -> dict[str, Constant]:
-        # 32 slices of all query rows keep 32 CTAs busy; the compiler's scratch for a slice's last sum, 16 B x block, must not cost bf16 its second CTA
-        block = 32 if problem.columns == 8 or problem.dtype is DType.BF16 and problem.columns >= 32 else min(4 * problem.columns, problem.value_tile_dim)
-        lanes = WARPS * 32 * 4 // block
         return {
             "POLL_ABOVE": Constant(self.poll_above, "splits above which the CTAs of a sequence merge a slice each"),
-            "MERGE_UNROLL": Constant(max(1, 64 // problem.columns), "partials whose loads are in flight in the last arriver"),
-            "SLICE": Constant(block, "head elements that a polling CTA merges at a time"),
-            "SLICE_ROWS": Constant(lanes, "partials that a polling CTA reads at a time"),
-            # all partials of most sequences in one pass, where registers allow it
-            "SLICE_UNROLL": Constant(max(1, (128 if problem.columns <= 16 else 64) // lanes), "such reads in flight"),
+            **partial_constants(problem),
+            "DETACHED": Constant(False, "partial sums are merged by a kernel of its own"),
         }
 
     def arguments(self, problem: Problem) -> tuple[Argument, ...]:
-        return (
-            Argument("partial_o", "*f32", "numerators of split sequences [slots, columns, head_dim]"),
-            Argument("partial_ml", "*f32", "base-2 maximum and sum of split sequences [slots, 2, columns]"),
-            Argument("counters", "*i32", "arrivals and departures [batch * kv heads, 2]; zero before and after a launch"),
-        )
+        return (*partial_arguments(), Argument("counters", "*i32", "arrivals and departures [batch * kv heads, 2]; zero before and after a launch"))
 
     def provides(self, problem: Problem) -> tuple[Function, ...]:
         return (Function("finish"),)
+
+
+def partial_constants(problem: Problem) -> dict[str, Constant]:
+    """Of the functions that merge partial sums."""
+    # 32 slices of all query rows keep 32 CTAs busy; the compiler's scratch for a slice's last sum, 16 B x block, must not cost bf16 its second CTA
+    block = 32 if problem.columns == 8 or problem.dtype is DType.BF16 and problem.columns >= 32 else min(4 * problem.columns, problem.value_tile_dim)
+    lanes = WARPS * 32 * 4 // block
+    return {
+        "MERGE_UNROLL": Constant(max(1, 64 // problem.columns), "partials whose loads are in flight in the last arriver"),
+        "SLICE": Constant(block, "head elements that a polling CTA merges at a time"),
+        "SLICE_ROWS": Constant(lanes, "partials that a polling CTA reads at a time"),
+        # all partials of most sequences in one pass, where registers allow it
+        "SLICE_UNROLL": Constant(max(1, (128 if problem.columns <= 16 else 64) // lanes), "such reads in flight"),
+    }
+
+
+def partial_arguments() -> tuple[Argument, ...]:
+    """Where partial sums are."""
+    return (
+        Argument("partial_o", "*f32", "numerators of split sequences [slots, columns, head_dim]"),
+        Argument("partial_ml", "*f32", "base-2 maximum and sum of split sequences [slots, 2, columns]"),
+    )
 
 
 @jit
@@ -96,14 +110,15 @@ def finish(args, o, m, l, unit, seq, head, slot, first_slot, splits, flags, stat
         ml = args.partial_ml + as_int64(slot) * (2 * COLUMNS)
         store(ml + row, m, mask=row < ROWS)
         store(ml + COLUMNS + row, l, mask=row < ROWS)
-        counter = args.counters + (seq * args.kv_heads + head) * 2
-        if POLL_ABOVE == 0:
-            merge_as_last(args, counter, unit, seq, head, first_slot, splits)
-        else:
-            if (splits <= POLL_ABOVE) | (flags % 2 == 0):
+        if not DETACHED:
+            counter = args.counters + (seq * args.kv_heads + head) * 2
+            if POLL_ABOVE == 0:
                 merge_as_last(args, counter, unit, seq, head, first_slot, splits)
             else:
-                merge_by_slices(args, counter, unit, seq, head, slot - first_slot, first_slot, splits)
+                if (splits <= POLL_ABOVE) | (flags % 2 == 0):
+                    merge_as_last(args, counter, unit, seq, head, first_slot, splits)
+                else:
+                    merge_by_slices(args, counter, unit, seq, head, slot - first_slot, first_slot, splits)
 
 
 @jit

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from attrs import field, frozen
 
-from tle_attn.dialect import cdiv, cumsum, jit, load, maximum, minimum, program_id, reduce_max, reduce_sum, store, vec_index, where
+from tle_attn.dialect import cdiv, cumsum, grid_launch_dependents, jit, load, maximum, minimum, program_id, reduce_max, reduce_sum, store, vec_index, where
 from tle_attn.errors import SpecError
 from tle_attn.spec import Argument, Block, Constant, Function, Problem
 from tle_attn.spec.problem import at_least
@@ -25,7 +25,9 @@ TILE = 64
 class TaskMap(Block):
     """Balanced task map.
 
-    Source of the default: below 8 key tiles a task's merge costs more than it saves (measured on an H200, docs/performance.md).
+    Attributes:
+        min_tokens: tokens of a task at least.  Source of the default: below 8 key tiles a task's merge costs more than it saves (measured on an H200, docs/performance.md).
+        pdl: programmatic dependent launch: the attention kernel starts and sets up while the planner, or whatever comes before it, still runs.
     """
 
     KIND = "schedule"
@@ -35,6 +37,7 @@ class TaskMap(Block):
     ENTRIES = ("plan_tasks",)
 
     min_tokens: int = field(default=512, validator=at_least(TILE, "tokens of a task; a multiple of the 64-token key tile"), metadata={"tune": (256, 512, 1024)})
+    pdl: bool = False
 
     @min_tokens.validator
     def _whole_tiles(self, attribute: object, value: int) -> None:
@@ -46,6 +49,7 @@ class TaskMap(Block):
             "MIN_TILES": Constant(self.min_tokens // TILE, "key tiles of a task at least"),
             "WAVES": Constant(WAVES, "tasks for each slot where there is much to read in many sequences"),
             "RECORD": Constant(RECORD, "int32 words of a task record"),
+            "PDL": Constant(self.pdl, "the kernel starts while the planner runs"),
             "PLAN_BLOCK": Constant(256, "sequences that the planner looks at together"),
         }
 
@@ -149,6 +153,8 @@ def choose_chunk(args, slots, total, longest):
 @jit
 def plan_tasks(args):
     """Planner kernel: CTA j writes record j of the attention kernel's grid."""
+    if PDL:
+        grid_launch_dependents()
     slots = maximum(args.slots // args.kv_heads, 1)
     total, longest = measure(args)
     chunk = choose_chunk(args, slots, total, longest)

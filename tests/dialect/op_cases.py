@@ -186,6 +186,16 @@ def _cluster_roles(a: dict[str, Any]) -> dict[str, torch.Tensor]:
     return {"out": torch.cat([out.reshape(-1), torch.full((6 * 32,), 7.0, dtype=torch.float64)])}
 
 
+def _cluster_deal(a: dict[str, Any]) -> dict[str, torch.Tensor]:
+    x = a["x"].double()
+    return {"out": (x - x.amax(2, keepdim=True)).reshape(2, 4, 16, 64).sum(1).reshape(8, 4, 64)}
+
+
+def _cluster_hands(a: dict[str, Any]) -> dict[str, torch.Tensor]:
+    x = a["x"].double().reshape(3, 2, 16, 64)
+    return {"out": torch.cat([(x[:, 0] + 2 * x[:, 1]).reshape(-1), torch.full((6 * 32,), 7.0, dtype=torch.float64)])}
+
+
 def _compact(a: dict[str, Any]) -> dict[str, torch.Tensor]:
     kept = [i * 10 + v for i, v in enumerate(a["x"].tolist()) if v > 0]
     return {"out": torch.tensor(kept + [-12345] * (512 - len(kept)) + [len(kept)])}
@@ -270,6 +280,11 @@ CASES = (
     OpCase("k_cluster_roles", "cluster_push cluster_push_wait warp_specialize", {"x": "*fp32", "out": "*fp32", "n": "i32"},
            lambda g: {"x": ints(g, 6, 16, 64, dtype=F32), "out": poison(6 * 1024 + 6 * 32), "n": 6 * 1024},
            _cluster_roles, grid=(3,), cluster=2, opcodes="STAS UCGABAR_WAIT"),
+    OpCase("k_cluster_deal", "cluster_deal remote_load_rows", {"x": "*fp32", "out": "*fp32"},
+           lambda g: {"x": ints(g, 8, 16, 64, dtype=F32), "out": poison(8, 4, 64)}, _cluster_deal, grid=(2,), cluster=4, opcodes="STAS"),
+    OpCase("k_cluster_hands", "cluster_arrive cluster_wait remote_load_rows", {"x": "*fp32", "out": "*fp32", "n": "i32"},
+           lambda g: {"x": ints(g, 6, 16, 64, dtype=F32), "out": poison(6 * 512 + 6 * 32), "n": 6 * 512},
+           _cluster_hands, grid=(3,), cluster=2, opcodes="SYNCS.ARRIVE UCGABAR_WAIT"),
     OpCase("k_compact", "compact", {"x": "*i32", "out": "*i32", "n": "i32"},
            lambda g: {"x": ints(g, 5 * 64), "out": poison(513, dtype=torch.int32), "n": 5}, _compact, warps=1, opcodes="VOTE.ANY POPC"),
 )

@@ -509,6 +509,53 @@ def k_cluster_roles(x, out, n):
     warp_specialize([(push_maxima, (x, out, inbox, arrived)), (other_role, (out, n))], [1], [24])
 
 
+@jit
+def k_cluster_deal(x, out):
+    # quarter r of every CTA's tile and of its row maxima go to CTA r
+    cluster_dims(4)
+    inbox = alloc_plain([4, 4, 64], F32)
+    tops = alloc_plain([4, 16], F32)
+    arrived = alloc_barriers(1)
+    cluster_barrier()
+    rank = cluster_rank()
+    r, c = tile_index(16, 64, 4)
+    a = load(x + program_id(0) * 1024 + r[:, None] * 64 + c[None, :])
+    cluster_deal(inbox.slot(rank), a, 4, arrived[0])
+    cluster_deal(tops.slot(rank), reduce_max(a, 1), 4, arrived[0])
+    cluster_push_wait(arrived[0], 0, 4160)
+    total = smem_load(inbox.slot(0))
+    total = total - remote_load_rows(tops.slot(0), rank, total, rank * 4)[:, None]
+    for peer in static_range(3):
+        total += smem_load(inbox.slot(peer + 1)) - remote_load_rows(tops.slot(peer + 1), rank, total, rank * 4)[:, None]
+    store_tile(out + program_id(0) * 256, total, 64)
+
+
+@jit
+def hand_over(x, out, kept, published, taken):
+    # each CTA reads its half of both tiles; nobody leaves before its own was read
+    r, c = tile_index(16, 64, 4)
+    rank = cluster_rank()
+    smem_store(kept, load(x + program_id(0) * 1024 + r[:, None] * 64 + c[None, :]))
+    cluster_arrive(published[rank], 2)
+    total = tile_zeros(8, 64, 4)
+    for peer in static_range(2):
+        cluster_wait(published[peer], 0)
+        total += remote_load_rows(kept, peer, total, rank * 8) * (peer + 1)
+    cluster_arrive(taken[0], 2)
+    cluster_wait(taken[0], 0)
+    store_tile(out + program_id(0) * 512, total, 64)
+
+
+@jit
+def k_cluster_hands(x, out, n):
+    cluster_dims(2)
+    kept = alloc_plain([16, 64], F32)
+    published = alloc_barriers(2, more=True)
+    taken = alloc_barriers(1, 2)
+    cluster_barrier()
+    warp_specialize([(hand_over, (x, out, kept, published, taken)), (other_role, (out, n))], [1], [24])
+
+
 # ---- votes
 @jit
 def k_compact(x, out, n):

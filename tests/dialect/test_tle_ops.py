@@ -9,13 +9,15 @@ from op_cases import CASES, Box, OpCase, assert_right, kernel_text
 
 from tle_attn import emu
 from tle_attn.codegen.prelude import prelude
-from tle_attn.emu.tle_target import TLEContractError, check_contract, load_tle_module
+from tle_attn.emu.tle_target import TLEContractError, TLENotEmulated, check_contract, load_tle_module
 
 TYPES = {"*bf16": "*bf16", "*fp16": "*f16", "*fp32": "*f32", "*fp8e4nv": "*fp8", "*i32": "*i32", "i32": "i32", "fp32": "f32"}
 
-#: cases that TLE cannot do, and how the emulation says so
+#: cases that TLE cannot do, or that its emulation does not cover, and how the emulation says so
 IMPOSSIBLE = {
     "k_cluster_roles": (emu.BarrierMisuse, "cluster_barrier inside warp_specialize"),  # cluster_push_wait is a barrier of all threads
+    "k_cluster_deal": (TLENotEmulated, "a store through local_ptr with indices"),
+    "k_cluster_hands": (emu.BarrierMisuse, "cluster_barrier inside warp_specialize"),  # so is cluster_wait
     "k_named": (TLEContractError, "a named barrier needs a compile-time index"),
 }
 

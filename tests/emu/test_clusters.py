@@ -59,6 +59,9 @@ SET_UP = {
     "remote_load(plain, 1)": "touches plain of CTA 1, which may not have set it up yet",
     "remote_store(plain, 1, ones)": "touches plain of CTA 1, which may not have set it up yet",
     "cluster_push(plain, 1, ones, bars[0])": "touches plain of CTA 1, which may not have set it up yet",
+    "cluster_deal(plain, ones, 8, bars[0])": "touches plain of CTA 1, which may not have set it up yet",
+    "remote_load_rows(plain, 1, ones, 0)": "touches plain of CTA 1, which may not have set it up yet",
+    "cluster_arrive(bars[0], 2)": "arrives at bars.0. of CTA 1, which may not have set it up yet",
 }
 
 
@@ -180,6 +183,10 @@ def ranks(out):
 WRONG = {
     "another cluster size": ("cluster_dims(2)", emu.EmulationError, r"cluster_dims\(2\) in a launch with clusters of 4"),
     "a swizzled buffer": ("cluster_barrier()\n    remote_load(tile, 0)", emu.EmulationError, "only plain buffers"),
+    "arrivals at more CTAs than there are": ("cluster_barrier()\n    cluster_arrive(bars[0], 5)", emu.OutOfBounds, "arrivals at 5 CTAs of a cluster of 4"),
+    "arrivals at a barrier of copies": ("cluster_barrier()\n    cluster_arrive(full[0], 1)", emu.BarrierMisuse, "direct arrive on the transaction barrier"),
+    "rows behind the last": ("cluster_barrier()\n    remote_load_rows(plain, 0, tile_zeros(16, 8, 4), 17)", emu.OutOfBounds, "rows 17 to 32 of CTA 0's plain"),
+    "shares that do not fit": ("cluster_barrier()\n    cluster_deal(plain, tile_zeros(32, 8, 4), 3, bars[0])", emu.EmulationError, "shares of 3 rows of a tile"),
     "another shape": ("cluster_barrier()\n    remote_store(plain, 0, mma_zeros(64, 64, BF16))", emu.EmulationError, "remote_store of a tile"),
     "a push barrier that expects by itself": ("cluster_push_wait(full[0], 0, 0)", emu.BarrierMisuse, "no expect_bytes"),
 }
@@ -192,6 +199,7 @@ def test_wrong_uses(load_text, call, error, message):
 def wrong():
     tile = alloc([64, 64], BF16)
     plain = alloc_plain([32, 8], F32)
+    bars = alloc_barriers(1)
     full = alloc_barriers(1, expect_bytes=64)
     {call}
 """)
@@ -217,3 +225,62 @@ def roles():
 """)
     with pytest.raises(emu.BarrierMisuse, match="cluster_barrier inside warp_specialize at work:"):
         emu.launch(module.roles, (1,), {}, cluster=2)
+
+
+HANDS = """
+@jit
+def hand(x, out, kept, ready, taken):
+    rank = cluster_rank()
+    r, c = tile_index(16, 8, 4)
+    smem_store(kept, load(x + rank * 128 + r[:, None] * 8 + c[None, :]))
+    cluster_arrive(ready[rank], 2)
+    for peer in range(2):
+        cluster_wait(ready[peer], 0)
+        part = remote_load_rows(kept, peer, tile_zeros(8, 8, 4), rank * 8)
+        store(out + (rank * 2 + peer) * 64 + rows(part)[:, None] * 8 + cols(part)[None, :], part)
+    cluster_arrive(taken[0], 2)
+    cluster_wait(taken[0], 0)
+
+
+@jit
+def idle():
+    role_sync()
+
+
+@jit
+def f(x, out):
+    kept = alloc_plain([16, 8], F32)
+    ready = alloc_barriers(2)
+    taken = alloc_barriers(1, 2)
+    cluster_barrier()
+    warp_specialize([(hand, (x, out, kept, ready, taken)), (idle, ())], [1], [24])
+"""
+BROKEN_HANDS = {
+    "no arrival": ("    cluster_arrive(ready[rank], 2)\n", "", "Deadlock Race"),
+    "an arrival before the store": ("    smem_store(kept, load(x + rank * 128 + r[:, None] * 8 + c[None, :]))\n    cluster_arrive(ready[rank], 2)\n",
+                                    "    cluster_arrive(ready[rank], 2)\n    smem_store(kept, load(x + rank * 128 + r[:, None] * 8 + c[None, :]))\n", "Race Unwritten"),
+    "no wait": ("        cluster_wait(ready[peer], 0)\n", "", "Race Unwritten"),
+    "a wait at CTA scope": ("cluster_wait(ready[peer], 0)", "barrier_wait(ready[peer], 0)", "BarrierMisuse"),
+    "leaves while it is read": ("    cluster_wait(taken[0], 0)\n", "", "Race"),
+    "leaves after its own reads": ("    cluster_wait(taken[0], 0)\n", "    if rank == 0:\n        cluster_wait(taken[0], 0)\n", "Race"),
+    "one arrival too many": ("    cluster_arrive(taken[0], 2)\n", "    cluster_arrive(taken[0], 2)\n    cluster_arrive(taken[0], 2)\n", "BarrierMisuse Race"),
+}  # fmt: skip
+
+
+def run_hands(entry, generator: torch.Generator, seed: int) -> bool:
+    x, out = torch.randn(2, 2, 8, 8, generator=generator), torch.full((2, 2, 8, 8), float("nan"))
+    emu.launch(entry, (1,), dict(x=("*f32", x), out=("*f32", out)), cluster=2, seed=seed)
+    return torch.equal(out, x.transpose(0, 1))
+
+
+def test_arrivals_order_exchanges_between_roles(load_text, generator):
+    for seed in range(12):
+        assert run_hands(load_text(HANDS).f, generator, seed)
+
+
+@pytest.mark.parametrize("name", BROKEN_HANDS)
+def test_every_broken_hand_over_is_reported_in_every_schedule(load_text, generator, name):
+    old, new, allowed = BROKEN_HANDS[name]
+    entry = load_text(mutate(emu.MARK + HANDS, old, new).removeprefix(emu.MARK)).f
+    found = verdicts(lambda seed: run_hands(entry, generator, seed), schedules=12)
+    assert set(found) <= set(allowed.split()), found

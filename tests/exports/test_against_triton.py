@@ -28,7 +28,10 @@ def libcuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("recipe,entry", [("hy3/decode_bf16", "decode"), ("hy3/decode_bf16", "plan_tasks"), ("hy3/decode_fp8_per_token", "decode")])
+@pytest.mark.parametrize("recipe,entry", [
+    ("hy3/decode_bf16", "decode"), ("hy3/decode_bf16", "plan_tasks"), ("hy3/decode_fp8_per_token", "decode"),
+    ("variants/decode_bf16_detached", "decode"), ("variants/decode_bf16_detached", "merge_partials"),
+])  # fmt: skip
 def test_parameters_of_a_launch(recipe: str, entry: str, libcuda: Path, tmp_path: Path) -> None:
     axes = {key: values[:1] for key, values in tle_attn.load(recipe).axes.items()}
     tle_attn.export(recipe, tmp_path / "export", axes=axes)
@@ -46,4 +49,5 @@ def test_parameters_of_a_launch(recipe: str, entry: str, libcuda: Path, tmp_path
     lines = (tmp_path / "log").read_text().splitlines()
     half = len(lines) // 2
     assert lines[0].startswith("launch 0x3 grid 7 5 1 block ") and lines[:half] == lines[half:]
-    assert half == 1 + len(sizes), "one line for the launch and one for each parameter"
+    assert exported.launch_pdl == (recipe == "variants/decode_bf16_detached")
+    assert half == 1 + exported.launch_pdl + len(sizes), "one line for the launch, one for its attribute and one for each parameter"

@@ -74,5 +74,6 @@ def check(config: Config, problem: DecodeProblem) -> Plan:
     compare_out(plan, problem, out)
     if lse is not None:
         compare_lse(lse, reference(plan, problem)[1], atol=LSE_ATOL[plan.kernel.problem.dtype], name_row=problem.name_row)
-    assert not plan.workspace["counters"].any(), "the launch left its counters changed: the next one would be wrong"
+    for name in plan.ZEROED:
+        assert name not in plan.workspace or not plan.workspace[name].any(), f"the launch left its {name} changed: the next one would be wrong"
     return plan

@@ -85,10 +85,19 @@ UNSPLIT = tuple(
 #: fp8 cut by each sequence's own length alone
 STATIC_FP8 = tuple(config(recipe, schedule__block="static_split") for recipe in (FP8, FP8_PER_TOKEN, KV_PER_TOKEN))
 
-#: clusters that merge in shared memory: all of a sequence's parts, and clusters of them
-CLUSTERS = tuple(config("variants/decode_bf16_cluster", q, 64, 8, 2, schedule__splits=splits) for q, splits in ((1, 4), (2, 16)))
+#: clusters that merge in shared memory, every size, exchange and way to merge: all of a sequence's parts, and clusters of them
+CLUSTERS = tuple(
+    config("variants/decode_bf16_cluster", q, 64, 8, 2, schedule__splits=splits, reduce__size=size, reduce__exchange=exchange, reduce__merge=merge)
+    for size in (2, 4, 8) for exchange in ("push", "pull") for merge in ("leader", "sharded") for q, splits in ((1, size), (2, 16))
+)  # fmt: skip
 
-ALL = tuple(dict.fromkeys((*POINTS, *FP8_POINTS, *GROUPS, *FP8_GROUPS, *HEAD_DIM_64, *SOFT_CAPS, *WINDOWS, *VARIANTS, *LSE, *STAGES, *MAXIMA, *MERGES, *UNSPLIT, *STATIC_FP8, *CLUSTERS)))
+#: partial sums merged by a kernel of its own, which starts early; the attention kernel beside the planner
+DETACHED = tuple(config("variants/decode_bf16_detached", q, 64, group, kv_heads) for q, group, kv_heads in ((1, 8, 1), (2, 5, 2), (3, 8, 1)))
+DETACHED += tuple(config(recipe, 2, reduce__block="detached_merge") for recipe in (STATIC, FP8)) + (config("variants/decode_bf16_detached", reduce__slice_above=0),)
+#: the merge in the kernel, started beside the planner
+EARLY = tuple(config(recipe, q, schedule__pdl=True) for recipe, q in ((DYNAMIC, 1), (DYNAMIC, 3), (FP8, 1)))
+
+ALL = tuple(dict.fromkeys((*POINTS, *FP8_POINTS, *GROUPS, *FP8_GROUPS, *HEAD_DIM_64, *SOFT_CAPS, *WINDOWS, *VARIANTS, *LSE, *STAGES, *MAXIMA, *MERGES, *UNSPLIT, *STATIC_FP8, *CLUSTERS, *DETACHED, *EARLY)))
 
 
 def cascade_kernels() -> dict[str, Kernel]:

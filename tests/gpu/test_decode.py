@@ -5,7 +5,7 @@ import torch
 from attrs import evolve
 
 from tests.gpu import kernels
-from tests.gpu.helpers import check, compare_out, problem_for, reference, run
+from tests.gpu.helpers import check, check_replays, compare_out, problem_for, reference, run
 from tle_attn.testing import compare
 
 
@@ -61,8 +61,36 @@ def test_lse(config):
 @by_label(kernels.CLUSTERS)
 def test_clusters(config):
     """Sequences of fewer parts than a cluster has CTAs, of one cluster and of several; more clusters than are resident; launches one after the other."""
-    for lengths in ((1,), (0, 64, 65, 129, 4096), (70_001, 0, 300), tuple(range(1, 1500, 5))):
+    for lengths in ((1,), (0, 64, 65, 129, 200, 4096), (70_001, 0, 300), tuple(range(1, 1500, 5))):
         check(config, problem_for(config, lengths, seed=11))
+
+
+@by_label(kernels.CLUSTERS)
+def test_clusters_in_a_graph(config):
+    """Equal bits in every replay, while CTAs come and go in any order."""
+    problem = problem_for(config, (20_001, 100, 0, 9000, 1), seed=12)
+    check_replays(config.plan(5), problem, replays=200)
+
+
+@by_label(kernels.DETACHED + kernels.EARLY)
+def test_early_launches(config):
+    """Ragged batches, one long sequence in many parts, batches of more sequences than CTAs that fit at once; partial sums that nobody wrote are NaN."""
+    many = torch.randint(0, 400, (600,), generator=torch.Generator().manual_seed(1)).tolist()
+    for lengths in ((64, 0, 1, 129, 63, 5003, 65, 127, 0, 128, 3, 4096, 2, 300), (100_003, 5, 0), (70_001,), [*many[:-1], 7000], many[:300]):
+        problem = problem_for(config, lengths, seed=15)
+        plan = config.plan(len(lengths))
+        plan.workspace["partial_o"].fill_(torch.nan)
+        plan.workspace["partial_ml"].fill_(torch.nan)
+        for _ in range(3):
+            compare_out(plan, problem, run(plan, problem)[0])
+
+
+@by_label(kernels.DETACHED[:1] + kernels.EARLY[:1])
+def test_early_launches_give_the_bits_of_ordinary_ones(config):
+    """The same parts, added in the same order by the same functions."""
+    problem = problem_for(config, (70_001, 4096, 0, 9000, 1), seed=16)
+    plain = kernels.config(kernels.DYNAMIC).plan(5)
+    assert torch.equal(run(config.plan(5), problem)[0], run(plain, problem)[0])
 
 
 @by_label(kernels.STAGES)

@@ -53,7 +53,7 @@ def _decode_batches(kernel: Kernel) -> list[Batch]:
     mainloop, tile, queries = kernel.mainloop, key_tile(kernel), kernel.problem.query_tokens
     edges, least = ring_edges(kernel), mainloop.schedule.min_tokens // tile
     ctas = mainloop.ctas_per_sm
-    many = max(mainloop.reduce.poll_above + 1, 3)
+    many = max(mainloop.reduce.poll_above + 1, getattr(mainloop.reduce, "slice_above", 0) + 1, 3)
 
     def of(*tiles: int) -> tuple[tuple[int, int], ...]:
         # tiles that are full, and tiles that are not

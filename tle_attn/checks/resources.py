@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ResourceError
 from ..spec.resources import (
@@ -41,9 +41,12 @@ def register_cap(resources: Resources) -> int:
     return min(MAX_REGISTERS_PER_THREAD, per_thread // 8 * 8) if per_thread < 256 else MAX_REGISTERS_PER_THREAD
 
 
-def launch_options(kernel: Kernel, entry: str) -> dict[str, int]:
-    """What a launch of a kernel of the module is told beside its arguments: warps of role 0, and the bound on registers of an attention kernel."""
-    return {"num_warps": 4} | ({"maxnreg": register_cap(kernel.resources)} if entry in kernel.mainloop.ENTRIES else {})
+def launch_options(kernel: Kernel, entry: str) -> dict[str, Any]:
+    """What a launch of a kernel of the module is told beside its arguments: warps of role 0, the bound on registers of an attention kernel, and whether it may start early."""
+    mainloop = kernel.mainloop
+    return (
+        {"num_warps": 4} | ({"maxnreg": register_cap(kernel.resources)} if entry in mainloop.ENTRIES else {}) | ({"launch_pdl": True} if entry in mainloop.dependents() else {})
+    )
 
 
 def register_table(resources: Resources) -> list[tuple[str, int, int]]:

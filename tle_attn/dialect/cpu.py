@@ -89,8 +89,12 @@ cluster_rank = emu.ops.cluster_rank
 cluster_barrier = emu.ops.cluster_barrier
 remote_store = emu.ops.remote_store
 remote_load = emu.ops.remote_load
+remote_load_rows = emu.ops.remote_load_rows
 cluster_push = emu.ops.cluster_push
+cluster_deal = emu.ops.cluster_deal
 cluster_push_wait = emu.ops.cluster_push_wait
+cluster_arrive = emu.ops.cluster_arrive
+cluster_wait = emu.ops.cluster_wait
 compact = emu.ops.compact
 
 

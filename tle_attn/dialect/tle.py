@@ -325,12 +325,46 @@ def remote_load(buffer, rank):
 
 
 @triton.jit
+def remote_load_rows(buffer, rank, tile, first):
+    remote = tle.remote(buffer, rank)
+    row = first + tl.arange(0, tile.shape[0])
+    if len(buffer.shape) == 1:
+        return tl.load(tle.gpu.local_ptr(remote, [row]))
+    else:
+        zero = tl.full([tile.shape[0], buffer.shape[1]], 0, tl.int32)
+        return tl.load(tle.gpu.local_ptr(remote, [zero + row[:, None], zero + tl.arange(0, buffer.shape[1])[None, :]]))
+
+
+@triton.jit
 def cluster_push(buffer, rank, tile, barrier):
     tl.store(tle.gpu.local_ptr(tle.remote(buffer, rank)), tile)  # TLE has no st.async: cluster_push_wait is a cluster barrier
 
 
 @triton.jit
+def cluster_deal(buffer, tile, share, barrier):
+    row = tl.arange(0, tile.shape[0])
+    for rank in tl.static_range(tile.shape[0] // share):
+        remote = tle.remote(buffer, rank)
+        if len(tile.shape) == 1:
+            tl.store(tle.gpu.local_ptr(remote, [row % buffer.shape[0]]), tile, mask=row // share == rank)
+        else:
+            zero = tl.full(tile.shape, 0, tl.int32)
+            at = [zero + (row % buffer.shape[0])[:, None], zero + tl.arange(0, tile.shape[1])[None, :]]
+            tl.store(tle.gpu.local_ptr(remote, at), tile, mask=(row // share == rank)[:, None])
+
+
+@triton.jit
 def cluster_push_wait(barrier, use, nbytes):
+    tle.distributed_barrier()
+
+
+@triton.jit
+def cluster_arrive(barrier, n):
+    pass  # TLE's arrivals stay in their CTA: cluster_wait is a cluster barrier
+
+
+@triton.jit
+def cluster_wait(barrier, use):
     tle.distributed_barrier()
 
 

@@ -1,7 +1,7 @@
 """mbarriers: arrivals, transaction bytes and phases, with the logical use number of every wait checked against the parity."""
 
-from tle_attn.emu.clocks import Clock, join
-from tle_attn.emu.errors import BarrierMisuse, EmulationError, OutOfBounds
+from tle_attn.emu.clocks import Access, Clock, join
+from tle_attn.emu.errors import BarrierMisuse, EmulationError, OutOfBounds, Race
 from tle_attn.emu.machine import Machine, Role, running
 from tle_attn.emu.source import Place, assigned_name, at, where
 
@@ -23,6 +23,9 @@ class Barrier:
         self.in_flight: dict[object, int] = {}  # transfer -> bytes that have not landed
         self.transfers: dict[object, Place] = {}
         self.waiters: list[Role] = []
+        self.from_peers: list[Access] = []  # arrivals of other CTAs
+        role = machine.current
+        self.born = (role.component, role.clock[role.component])
 
     def __str__(self) -> str:
         return f"{self.name}[{self.slot}]"
@@ -78,6 +81,12 @@ class Barrier:
         self.clock, self.pending, self.arrived = {}, self.count, []
         machine.ready += self.waiters
         self.waiters.clear()
+
+    def check_exit(self, rank: int, clock: Clock) -> None:
+        """At the end of CTA `rank` no arrival of another CTA may be under way."""
+        for arrival in self.from_peers:
+            if not arrival.known_to(clock):
+                raise Race(f"CTA {rank} may exit before {arrival} at its {self} is done\n  arrival at {arrival.line}")
 
 
 class Barriers:
@@ -138,6 +147,8 @@ def barrier_wait(barrier: Barrier, use: int) -> None:
     machine.counts["waits"] += 1
     machine.step()
     wait_for_use(machine, barrier, int(use), place)
+    if barrier.from_peers:
+        raise BarrierMisuse(f"barrier_wait for {barrier.from_peers[-1]} at {barrier}, which is of another CTA: cluster_wait, at {at(place)}")
 
 
 def wait_for_use(machine: Machine, barrier: Barrier, use: int, place: Place) -> None:

@@ -250,6 +250,8 @@ class Machine:
         clock = cta.main.clock
         for allocation in cta.allocations:
             allocation.check_exit(clock)
+        for barrier in cta.barriers:
+            barrier.check_exit(cta.rank, clock)
         cta.exited = True
         cluster = cta.cluster
         if all(other.exited for other in cluster.ctas):

@@ -2,7 +2,19 @@
 
 from tle_attn.emu.atomics import arrive_release, atomic_add, load_acquire, reset_after, take_ticket, wait_at_least
 from tle_attn.emu.barriers import PENDING, READY, alloc_barriers, barrier_arrive, barrier_wait
-from tle_attn.emu.clusters import cluster_barrier, cluster_dims, cluster_push, cluster_push_wait, cluster_rank, remote_load, remote_store
+from tle_attn.emu.clusters import (
+    cluster_arrive,
+    cluster_barrier,
+    cluster_deal,
+    cluster_dims,
+    cluster_push,
+    cluster_push_wait,
+    cluster_rank,
+    cluster_wait,
+    remote_load,
+    remote_load_rows,
+    remote_store,
+)
 from tle_attn.emu.integers import device_range
 from tle_attn.emu.memory import load, store
 from tle_attn.emu.named import alloc_named, named_arrive, named_wait, named_wait_for
@@ -66,11 +78,14 @@ __all__ = [
     "barrier_arrive",
     "barrier_wait",
     "cdiv",
+    "cluster_arrive",
     "cluster_barrier",
+    "cluster_deal",
     "cluster_dims",
     "cluster_push",
     "cluster_push_wait",
     "cluster_rank",
+    "cluster_wait",
     "cols",
     "cols_from",
     "compact",
@@ -109,6 +124,7 @@ __all__ = [
     "reduce_sum",
     "register_operand",
     "remote_load",
+    "remote_load_rows",
     "remote_store",
     "reset_after",
     "role_sync",

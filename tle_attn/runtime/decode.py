@@ -66,7 +66,9 @@ class DecodePlan(Plan):
             self.tasks = pairs * schedule.splits
             partials = self.tasks if schedule.splits > 1 else 0
         n, d = problem.columns, problem.value_tile_dim
-        needs = {"partial_o": (DType.F32, partials * n * d), "partial_ml": (DType.F32, partials * 2 * n), "counters": (DType.I32, max(pairs, 1) * 2)}
+        needs = {"partial_o": (DType.F32, partials * n * d), "partial_ml": (DType.F32, partials * 2 * n)}
+        if "counters" in self.arguments:
+            needs["counters"] = (DType.I32, max(pairs, 1) * 2)
         if schedule.PLANNED:
             needs["tasks"] = (DType.I32, self.tasks * RECORD)
         return needs
@@ -174,7 +176,8 @@ class DecodePlan(Plan):
             grid: tuple[int, ...] = (self.tasks,)
         else:
             grid = (self.kernel.mainloop.schedule.splits // self.kernel.resources.cluster, self.batch * self.kv_heads)
-        self._launch(self.entry, grid, values, held)
+        for entry in (self.entry, *self.kernel.mainloop.reduce.ENTRIES):
+            self._launch(entry, grid, values, held)
         return out, lse
 
     def _new_tokens(self, new_kv_included: bool) -> int:

@@ -161,7 +161,7 @@ class EmulatedExecutor:
         generated = generate(kernel, "tle" if tle else "cpu")
         self.file = module_file(generated)
         self.seed = seed
-        self.ctas_per_sm, self.cluster = kernel.resources.ctas_per_sm, kernel.resources.cluster
+        self.ctas_per_sm, self.cluster, self.dependents = kernel.resources.ctas_per_sm, kernel.resources.cluster, kernel.mainloop.dependents()
         if tle:
             from ..emu.tle_target import load_tle_module
 
@@ -189,7 +189,9 @@ class EmulatedExecutor:
         args = {a.name: (a.type if isinstance(a.type, str) else "descriptor", v) for a, v in zip(arguments, values)}
         workspace = {a.name for a in arguments if a.name.startswith("partial_")}
         resident = self.resident_ctas(entry) if "tasks" in args and entry != "plan_tasks" else None
-        options = {"resident": resident, "workspace": workspace, "arithmetic": self.arithmetic, "trace": self.trace, "cluster": self.cluster}
+        # what may start early touches no tensor before grid_wait: whatever runs before it may still write them
+        dependent = [a.name for a in arguments if isinstance(a.type, BoxDescriptor) or a.type.startswith("*")] if entry in self.dependents else []
+        options = {"dependent": dependent, "resident": resident, "workspace": workspace, "arithmetic": self.arithmetic, "trace": self.trace, "cluster": self.cluster}
         return emu.launch(getattr(self.module, entry), grid, args, seed=self.seed, **options)
 
 
@@ -234,7 +236,7 @@ def make_executor(kernel: Kernel, target: str, device: Any, seed: int = 0, entri
     if target == "gluon":
         return GluonExecutor(kernel, device, entries)
     if target in ("tle", "tle-emulated") and kernel.resources.cluster > 1:
-        raise TargetUnavailable(f"target {target} cannot run {kernel.name}: TLE's only way to wait for a push is a barrier of all warps of the cluster, which a warp-specialised kernel cannot have")
+        raise TargetUnavailable(f"target {target} cannot run {kernel.name}: TLE's only way to wait for another CTA is a barrier of all warps of the cluster, which a warp-specialised kernel cannot have")
     if target == "tle":
         return TleExecutor(kernel, device)
     if target in ("cpu", "tle-emulated"):

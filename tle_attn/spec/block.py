@@ -29,6 +29,7 @@ class Block:
         KIND, NAME: where a recipe finds it: ``block = NAME`` in a table for KIND.
         HOOKS: {chain: device function}: chains that this block's functions join, in recipe order.
         ENTRIES: device functions of this block that are kernels.
+        DEPENDENTS: those of them that are launched with programmatic dependent launch: they may start while the kernel before them runs, and wait for its end.
         REPEATS: a slot may hold several that differ in their options.
         RAW: {symbol of a TLE-Raw device function: the function of the cpu microkernel that defines it}.
 
@@ -39,6 +40,7 @@ class Block:
     NAME: ClassVar[str] = ""
     HOOKS: ClassVar[dict[str, str]] = {}
     ENTRIES: ClassVar[tuple[str, ...]] = ()
+    DEPENDENTS: ClassVar[tuple[str, ...]] = ()
     REPEATS: ClassVar[bool] = False
     RAW: ClassVar[dict[str, str]] = {}
 

@@ -61,6 +61,10 @@ class Mainloop(Block):
         """Grid, warps and registers of a kernel of the generated module, in words."""
         raise NotImplementedError
 
+    def dependents(self) -> tuple[str, ...]:
+        """Kernels of the module that are launched with programmatic dependent launch: each starts with `grid_wait` before it touches global memory."""
+        return tuple(name for _, block in self.parts() for name in block.DEPENDENTS)
+
     @classmethod
     def slots(cls) -> dict[str, tuple[str, bool]]:
         """{slot name: (kind, holds many)}."""

@@ -1,4 +1,4 @@
-"""Cluster merge: whole kernels against the float64 oracle, every size, with and without clusters to merge; permuted schedules; mutants of the exchange."""
+"""Cluster merge: whole kernels against the float64 oracle, every size, exchange and way to merge, with and without clusters to merge; permuted schedules; mutants."""
 
 import pytest
 import torch
@@ -19,25 +19,46 @@ RECIPE = "variants/decode_bf16_cluster"
 LENGTHS = (0, 1, 64, 65, 130, 640, 1500)
 
 
+WAYS = [(exchange, merge) for exchange in ("push", "pull") for merge in ("leader", "sharded")]
+ways = pytest.mark.parametrize("exchange,merge", WAYS)
+
+
+@ways
 @pytest.mark.parametrize("size,splits", [(2, 2), (2, 4), (4, 4), (4, 16), (8, 8), (8, 16)])
-@pytest.mark.parametrize("tokens", [1, 2])
-def test_against_the_oracle(seed, size, splits, tokens):
-    options = {"reduce.size": size, "schedule.splits": splits, "mainloop.ctas_per_sm": 1}
-    kernel = kernel_of(RECIPE, options, query_tokens=tokens)
+@pytest.mark.parametrize("tokens,group", [(1, 8), (2, 5), (3, 8)])
+def test_against_the_oracle(seed, size, splits, tokens, group, exchange, merge):
+    """Rows that fill the tile, and rows that leave some CTAs padding alone to merge."""
+    options = {"reduce.size": size, "schedule.splits": splits, "mainloop.ctas_per_sm": 1, "reduce.exchange": exchange, "reduce.merge": merge}
+    kernel = kernel_of(RECIPE, options, query_tokens=tokens, group=group)
     problem = problem_for(kernel, LENGTHS, kv_heads=2, seed=seed)
     check(kernel, problem, launch(plan_for(kernel, problem, seed=seed), problem))
 
 
-def test_fp8(seed):
+@ways
+def test_fp8(seed, exchange, merge):
     """Head elements come out of the product in an order of their own."""
-    kernel = tle_attn.load("hy3/decode_fp8").set({"schedule.block": "static_split", "schedule.splits": 8, "schedule.min_tokens": 64, "reduce.block": "cluster_merge"}).kernel()
+    options = {"reduce.block": "cluster_merge", "reduce.exchange": exchange, "reduce.merge": merge}
+    kernel = tle_attn.load("hy3/decode_fp8").set({"schedule.block": "static_split", "schedule.splits": 8, "schedule.min_tokens": 64, **options}).kernel()
     problem = problem_for(kernel, LENGTHS, seed=seed)
     check(kernel, problem, launch(plan_for(kernel, problem, seed=seed), problem))
 
 
+@ways
+def test_all_ways_read_what_they_wrote(seed, exchange, merge):
+    """Values that no rounding hides: a row of V that is infinite, and NaN behind it, reach their own rows and columns only."""
+    kernel = kernel_of(RECIPE, {"reduce.exchange": exchange, "reduce.merge": merge})
+    problem = problem_for(kernel, (4 * 64,), seed=seed, poison=False)
+    problem.v_cache[problem.block_ids[0, 1].long(), 5, 0, 17] = torch.inf
+    problem.v_cache[problem.block_ids[0, 2].long(), 6, 0, 40] = torch.nan
+    out, _ = launch(plan_for(kernel, problem, seed=seed), problem)
+    assert out[0, :, 17].isposinf().all() and out[0, :, 40].isnan().all()
+    assert out[0, :, [i for i in range(128) if i not in (17, 40)]].isfinite().all()
+
+
+@ways
 @pytest.mark.parametrize("splits", [4, 8])
-def test_thirty_schedules_give_the_same_bits(splits, seed):
-    kernel = kernel_of(RECIPE, {"schedule.splits": splits})
+def test_thirty_schedules_give_the_same_bits(splits, seed, exchange, merge):
+    kernel = kernel_of(RECIPE, {"schedule.splits": splits, "reduce.exchange": exchange, "reduce.merge": merge})
     problem = problem_for(kernel, (600, 0, 130), seed=seed)
     plan = plan_for(kernel, problem)
     found = set()
@@ -48,7 +69,7 @@ def test_thirty_schedules_give_the_same_bits(splits, seed):
 
 
 #: {what: (text, what it becomes, kinds of report)}
-MUTANTS = {
+PUSH_LEADER = {
     "no barrier of the cluster": ("    cluster_barrier()\n", "", {"Race"}),
     "waits for one state less": ("live * STATE_BYTES", "(live - 1) * STATE_BYTES", {"BarrierMisuse", "Race", "Unwritten", "Deadlock"}),
     "waits for one state more": ("live * STATE_BYTES", "(live + 1) * STATE_BYTES", {"Deadlock"}),
@@ -59,15 +80,53 @@ MUTANTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", MUTANTS)
-def test_mutant_is_reported_in_every_schedule(name, tmp_path, seed):
-    old, new, kinds = MUTANTS[name]
-    kernel = kernel_of(RECIPE)
+PUSH_SHARDED = {
+    "no barrier of the cluster": ("    cluster_barrier()\n", "", {"Race"}),
+    "waits for one state less": ("live * STATE_BYTES", "(live - 1) * STATE_BYTES", {"BarrierMisuse", "Race", "Unwritten", "Deadlock"}),
+    "no wait": ("        cluster_push_wait(landed[0], 0, live * STATE_BYTES)\n", "", {"Race", "Unwritten", "BarrierMisuse"}),
+    "all deal into one slot": ("cluster_deal(states.slot(rank)", "cluster_deal(states.slot(0)", {"Race", "Unwritten", "BarrierMisuse"}),
+    "sums are not dealt": ("            cluster_deal(sums.slot(2 * rank + 1), l, SHARE, landed[0])\n", "", {"Deadlock"}),
+    "another CTA's share of the sums": ("remote_load_rows(sums.slot(2 * u), rank, acc, rank * SHARE)", "remote_load_rows(sums.slot(2 * u), rank, acc, 0)", {"Unwritten"}),
+    "another CTA's sums": ("remote_load_rows(sums.slot(2 * u), rank,", "remote_load_rows(sums.slot(2 * u), 0,", {"Race", "Unwritten"}),
+    "a helper deals": ("        if rank < live:\n", "        if rank < CLUSTER:\n", {"BarrierMisuse", "Race", "Deadlock", "Unwritten"}),
+    "no helpers": ("    slot = helper_slot(slot, first_slot, splits)\n", "", {"Race", "Deadlock", "Unwritten"}),
+}  # fmt: skip
+_PULL = {
+    "no barrier of the cluster": ("    cluster_barrier()\n", "", {"Race"}),
+    "reads before the state is there": ("        cluster_wait(landed[owner], 0)\n", "", {"Race", "Unwritten"}),
+    "waits for the first state only": ("cluster_wait(landed[owner], 0)", "cluster_wait(landed[0], 0)", {"Race", "Unwritten", "Deadlock"}),
+    "waits at CTA scope": ("cluster_wait(landed[owner], 0)", "barrier_wait(landed[owner], 0)", {"BarrierMisuse"}),
+    "an arrival before the state": (
+        "            smem_store(sums.slot(1), l)\n            cluster_arrive(landed[rank], MERGERS)\n",
+        "            cluster_arrive(landed[rank], MERGERS)\n            smem_store(sums.slot(1), l)\n", {"Race", "Unwritten"},
+    ),
+    "leaves while others read": ("                cluster_wait(landed[CLUSTER + merger], 0)\n", "                pass\n", {"Race"}),
+    "says that it has read before it has": ("    for first in range(0, live, PULL_UNROLL):\n", "    cluster_arrive(landed[CLUSTER + rank], live)\n    for first in range(0, live, PULL_UNROLL):\n", {"Race", "BarrierMisuse"}),
+    "does not say that it has read": ("    cluster_arrive(landed[CLUSTER + rank], live)\n", "", {"Deadlock", "Race"}),
+}  # fmt: skip
+PULL_LEADER = _PULL | {"says it to one CTA too few": ("cluster_arrive(landed[CLUSTER + rank], live)", "cluster_arrive(landed[CLUSTER + rank], live - 1)", {"Deadlock", "Race"})}
+PULL_SHARDED = _PULL | {
+    "says it to CTAs without a state": ("cluster_arrive(landed[CLUSTER + rank], live)", "cluster_arrive(landed[CLUSTER + rank], CLUSTER)", {"Race"}),
+    "tells the first CTA only": ("cluster_arrive(landed[rank], MERGERS)", "cluster_arrive(landed[rank], 1)", {"Deadlock", "Race"}),
+    "waits for the first reader only": ("cluster_wait(landed[CLUSTER + merger], 0)", "cluster_wait(landed[CLUSTER], 0)", {"Race"}),
+    "no helpers": ("    slot = helper_slot(slot, first_slot, splits)\n", "", {"Race", "Deadlock", "Unwritten"}),
+}  # fmt: skip
+MUTANTS = {
+    (exchange, merge, name): mutant
+    for (exchange, merge), mutants in zip(WAYS, (PUSH_LEADER, PUSH_SHARDED, PULL_LEADER, PULL_SHARDED), strict=True) for name, mutant in mutants.items()
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("exchange,merge,name", MUTANTS)
+def test_mutant_is_reported_in_every_schedule(exchange, merge, name, tmp_path, seed):
+    old, new, kinds = MUTANTS[exchange, merge, name]
+    kernel = kernel_of(RECIPE, {"reduce.exchange": exchange, "reduce.merge": merge})
     text = generate(kernel, "cpu").text
     assert text.count(old) == 1, "the kernel text has changed, so should the mutant"
     file = tmp_path / "mutant.py"
     file.write_text(text.replace(old, new))
-    problem = problem_for(kernel, (4 * 64 - 7,), seed=seed)
+    # a helper is there where one is needed
+    problem = problem_for(kernel, ((3 if merge == "sharded" else 4) * 64 - 7,), seed=seed)
     plan = plan_for(kernel, problem)
     plan.executor = EmulatedExecutor(kernel, tle=False)
     plan.executor.module = import_generated(file)
@@ -89,6 +148,11 @@ class TestRefused:
     def test_schedules(self, slots, words):
         with pytest.raises(SpecError, match=words):
             Kernel(name="test", problem=Problem(), mainloop=DecodeMainloop(reduce=ClusterMerge(size=4), **slots))
+
+    @pytest.mark.parametrize("options,words", [({"exchange": "pul"}, "exchange cannot be \"pul\""), ({"merge": "all"}, "merge cannot be \"all\"")])
+    def test_ways(self, options, words):
+        with pytest.raises(SpecError, match=words):
+            ClusterMerge(**options)
 
     def test_sizes(self):
         with pytest.raises(SpecError, match="size cannot be 3"):

@@ -93,8 +93,57 @@ def remote_load(buffer, rank):
 
 
 @gluon.jit
+def remote_load_rows(buffer, rank, tile, first):
+    shape: constexpr = buffer.mem.shape
+    if len(shape) == 1:
+        vec: constexpr = 1
+        index = first + gl.arange(0, tile.shape[0], gl.SliceLayout(1, tile.type.layout))
+    else:
+        vec: constexpr = min(4, shape[1])
+        layout: constexpr = _coalesced_layout(shape[1], vec, gl.num_warps())
+        index = (first + gl.arange(0, tile.shape[0], gl.SliceLayout(1, layout)))[:, None] * shape[1] + gl.arange(0, shape[1], gl.SliceLayout(0, layout))[None, :]
+    assembly: constexpr = _remote_assembly("load", vec, 0, gl.num_warps())
+    bits = gl.inline_asm_elementwise(assembly, _operands("=r", 2, vec), [_address(buffer.mem) + 4 * index, rank], dtype=gl.int32, is_pure=False, pack=vec)
+    return bits.to(buffer.mem.dtype, bitcast=True)
+
+
+@gluon.jit
 def cluster_push(buffer, rank, tile, barrier):
     _remote_write("push", buffer, rank, tile, _barrier_address(barrier))
+
+
+@gluon.jit
+def cluster_deal(buffer, tile, share: constexpr, barrier):
+    gl.static_assert(buffer.mem.dtype.primitive_bitwidth == 32, "clusters exchange 32-bit elements")
+    shape: constexpr = tile.shape
+    vec: constexpr = min(4, share if len(shape) == 1 else shape[-1])  # what one thread writes at once goes to one CTA
+    layout: constexpr = _whole_layout(shape, vec, gl.num_warps())
+    if len(shape) == 1:
+        row = gl.arange(0, shape[0], layout)
+        index = row % buffer.mem.shape[0]
+    else:
+        row = gl.arange(0, shape[0], gl.SliceLayout(1, layout))[:, None]
+        index = row % buffer.mem.shape[0] * shape[1] + gl.arange(0, shape[1], gl.SliceLayout(0, layout))[None, :]
+    value = gl.convert_layout(tile.to(buffer.mem.dtype), layout).to(gl.int32, bitcast=True)
+    assembly: constexpr = _remote_assembly("push", vec, _unique_threads(shape, vec, gl.num_warps()), gl.num_warps())
+    arguments = [_address(buffer.mem) + 4 * index, row // share, value, _barrier_address(barrier)]
+    gl.inline_asm_elementwise(assembly, _operands("=r", 4, vec), arguments, dtype=gl.int32, is_pure=False, pack=vec)
+
+
+@gluon.jit
+def cluster_arrive(barrier, n):
+    # every warp arrives for itself, as at a barrier of its own CTA; a lane for each CTA, because each release is a fence of all memory
+    gl.inline_asm_elementwise(
+        "{ .reg .pred p; .reg .b32 at, lane; mov.u32 lane, %laneid; setp.lt.u32 p, lane, $2; mapa.shared::cluster.u32 at, $1, lane; bar.warp.sync 0xffffffff; "
+        "@p mbarrier.arrive.release.cluster.shared::cluster.b64 _, [at], $3; mov.u32 $0, 0; }",
+        "=r,r,r,r", [_barrier_address(barrier), n, _ARRIVALS // gl.num_warps()], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def cluster_wait(barrier, use):
+    gl.inline_asm_elementwise(
+        "{ .reg .pred done; wait_${:uid}: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [$1], $2; @!done bra wait_${:uid}; mov.u32 $0, 0; }",
+        "=r,r,r", [_barrier_address(barrier), (use & 1) ^ barrier.ready], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit
@@ -105,9 +154,7 @@ def cluster_push_wait(barrier, use, nbytes):
         "@p mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [$1], $2; mov.u32 $0, 0; }",
         "=r,r,r,r", [_barrier_address(barrier), nbytes, 32 * gl.num_warps() - 1], dtype=gl.int32, is_pure=False, pack=1)
     barrier_arrive(barrier)
-    gl.inline_asm_elementwise(
-        "{ .reg .pred done; wait_${:uid}: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [$1], $2; @!done bra wait_${:uid}; mov.u32 $0, 0; }",
-        "=r,r,r", [_barrier_address(barrier), (use & 1) ^ barrier.ready], dtype=gl.int32, is_pure=False, pack=1)
+    cluster_wait(barrier, use)
 
 
 # ---- warp votes
