@@ -6,6 +6,8 @@ id -1: TMA fills them with zeros and still counts their bytes.
 
 from __future__ import annotations
 
+from math import prod
+
 from attrs import frozen
 
 from tle_attn.dialect import as_int64, copy, jit, load, static_range
@@ -17,12 +19,16 @@ SWIZZLE_BYTES = 128
 
 
 def column_blocks(problem: Problem) -> int:
-    """128-byte column blocks of a tile row."""
-    return max(1, problem.tile_dim * problem.dtype.nbytes // SWIZZLE_BYTES)
+    """128-byte column blocks of a tile row, of V and of the first tile of K."""
+    return max(1, problem.value_tile_dim * problem.dtype.nbytes // SWIZZLE_BYTES)
 
 
-def tile_port(problem: Problem) -> Port:
-    return Port("ring", problem.dtype, ("key", "dim"), (TILE, problem.tile_dim), Place.SHARED, "swizzled", "dim")
+def tile_functions(problem: Problem) -> tuple[Function, ...]:
+    """What a prefill loader gives its mainloop; load_rest_tile where a head of K is two tiles."""
+    first, rest = problem.head_tiles
+    loads = (("load_key_tile", first), ("load_value_tile", problem.value_tile_dim), ("load_rest_tile", rest))
+    ports = {name: Port("ring", problem.dtype, ("key", "dim"), (TILE, columns), Place.SHARED, "swizzled", "dim") for name, columns in loads if columns}
+    return (Function("key_source"), *(Function(name, (), (port,)) for name, port in ports.items()))
 
 
 @frozen(kw_only=True)
@@ -42,10 +48,18 @@ class PagedTiles(Block):
         return self.pages(problem) * column_blocks(problem)
 
     def box(self, problem: Problem) -> tuple[int, ...]:
-        return (1, 1, problem.page, problem.tile_dim // column_blocks(problem))
+        return (1, 1, problem.page, problem.value_tile_dim // column_blocks(problem))
 
     def box_bytes(self, problem: Problem) -> int:
         return self.box(problem)[2] * self.box(problem)[3] * problem.dtype.nbytes
+
+    def rest_box(self, problem: Problem) -> tuple[int, ...]:
+        """Box of the second tile of K, a page of it: its rows are 128 bytes at most."""
+        return (1, 1, problem.page, problem.head_tiles[1])
+
+    def rest_copies(self, problem: Problem) -> int:
+        """Boxes of the second tile of K."""
+        return self.pages(problem)
 
     def constants(self, problem: Problem) -> dict[str, Constant]:
         _, _, rows, cols = self.box(problem)
@@ -58,6 +72,8 @@ class PagedTiles(Block):
             "BOX_ROWS": Constant(rows, "tokens of a TMA box"),
             "BOX_COLS": Constant(cols, "head elements of a TMA box"),
             "BOX_BYTES": Constant(self.box_bytes(problem), "bytes of a TMA box"),
+            "REST_COPIES": Constant(self.rest_copies(problem), "boxes of a second tile of K"),
+            "REST_BOX_BYTES": Constant(prod(self.rest_box(problem)) * problem.dtype.nbytes, "bytes of one of them"),
         }
 
     def arguments(self, problem: Problem) -> tuple[Argument, ...]:
@@ -65,12 +81,13 @@ class PagedTiles(Block):
         return (
             Argument("k_desc", box, "K cache as (page, head, token, dim)"),
             Argument("v_desc", box, "V cache as (page, head, token, dim)"),
+            Argument("k_rest_desc", BoxDescriptor(problem.dtype, self.rest_box(problem)), "K cache as (page, head, token, dim)"),
             Argument("block_ids", "*i32", "page ids [batch, table width]; entries past a sequence's last page are not read"),
             Argument("block_ids_stride", "i64", "elements from one sequence's page ids to the next"),
         )
 
     def provides(self, problem: Problem) -> tuple[Function, ...]:
-        return (Function("key_source"), Function("load_key_tile", (), (tile_port(problem),)), Function("load_value_tile", (), (tile_port(problem),)))
+        return tile_functions(problem)
 
 
 @jit
@@ -93,6 +110,15 @@ def load_pages(desc, source, boxes, barrier, slot, tile, kv_len, head):
 def load_key_tile(args, source, boxes, barrier, slot, tile, kv_len, head):
     """K tile."""
     load_pages(args.k_desc, source, boxes, barrier, slot, tile, kv_len, head)
+
+
+@jit
+def load_rest_tile(args, source, boxes, barrier, slot, tile, kv_len, head):
+    """The second K tile: a head's elements from HEAD_DIM on."""
+    for j in static_range(TILE_PAGES):
+        page = tile * TILE_PAGES + j
+        at = load(source + page, mask=page * PAGE < kv_len, other=-1)
+        copy(args.k_rest_desc, boxes.slot(slot * TILE_PAGES + j), [1, 1, BOX_ROWS, REST_DIM], [at, head, 0, HEAD_DIM], barrier=barrier)
 
 
 @jit

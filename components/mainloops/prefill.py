@@ -200,25 +200,26 @@ class PrefillMainloop(Mainloop):
         return "grid (batch,), 4 warps"
 
     def requires(self, problem: Problem) -> tuple[Function, ...]:
-        d, t = problem.tile_dim, problem.dtype
-        k = Port("k_ring.slot", t, ("key", "dim"), (TILE, d), Place.SHARED, "swizzled", "dim")
+        tiles, t = (*problem.head_tiles, problem.value_tile_dim), problem.dtype
+        k, k_rest, v = (Port("ring.slot", t, ("key", "dim"), (TILE, columns), Place.SHARED, "swizzled", "dim") for columns in tiles)
         s = Port("s", DType.F32, ("query", "key"), (M, TILE), layout="mma")
         names = ["key_source", "load_query_tile", "take_queries", "add_weights", "row_sums", "survey", "open_tiles", "next_tile"]
         names += ["open_queue", "unit_at", "take_unit", "leave_queue", "store_rows", "store_row_lse", "inverse_of_rows", "p_operand", "no_output", "begin_pv", "go_on_with_pv", "end_pv", "rescaled", "output_rows"]
         names += ["transpose_tile"] if self.v_operand.TRANSPOSED else ["clear_rows"]
         names += ["row_factor", "value_factor"] if self.scale.ROW_FACTORS else ["whole_factor"]
         names += ["read_key_scales"] if self.scale.KEY_SCALES else []
-        typed = (Function("load_key_tile", (), (k,)), Function("load_value_tile", (), (k,)), Function("qk_rows", (k,), (s,)))
+        typed = (Function("load_key_tile", (), (k,)), Function("load_value_tile", (), (v,)), Function("qk_rows", (k,), (s,)))
+        typed += (Function("load_rest_tile", (), (k_rest,)), Function("add_rest", (k_rest,), (s,))) if problem.head_tiles[1] else ()
         return (*typed, *(Function(name) for name in names))
 
     def resources(self, problem: Problem) -> Resources:
-        d, t, stages = problem.tile_dim, problem.dtype, self.ring.stages
+        (d, rest), dv, t, stages = problem.head_tiles, problem.value_tile_dim, problem.dtype, self.ring.stages
         copies, expect = self.loader.copies(problem), self.loader.box_bytes(problem)
         both = ("attend", "attend_2")[: self.consumers]
         buffers = [
             SharedBuffer("q_smem", (self.consumers, M, d), t, "query rows of the unit"),
             SharedBuffer("k_ring", (stages, TILE, d), t, "key tiles"),
-            SharedBuffer("v_ring", (stages, TILE, d), t, "value tiles"),
+            SharedBuffer("v_ring", (stages, TILE, dv), t, "value tiles"),
             SharedBuffer("work", (RECORDS, WORDS, 1), DType.I32, "records of units at work and next"),
         ]
         barriers = [
@@ -231,8 +232,13 @@ class PrefillMainloop(Mainloop):
             MBarriers("work_full", RECORDS, 1, 0, False, ("produce",), both),
             MBarriers("work_empty", RECORDS, self.consumers, 0, True, both, ("produce",)),
         ]
+        if rest:
+            buffers += [SharedBuffer("q_rest", (self.consumers, M, rest), t, "the same, second tiles"), SharedBuffer("k_rest", (stages, TILE, rest), t, "second key tiles")]
+            rest_bytes = TILE * rest * t.nbytes // self.loader.rest_copies(problem)
+            barriers.append(MBarriers("q_rest_full", self.consumers, 1, M * rest * t.nbytes, False, ("q copies",), both))
+            barriers.append(MBarriers("k_rest_full", stages, self.loader.rest_copies(problem), rest_bytes, False, ("k copies",), both))
         if self.v_operand.TRANSPOSED:
-            buffers.append(SharedBuffer("vt_ring", (stages, d, TILE), t, "value tiles, transposed"))
+            buffers.append(SharedBuffer("vt_ring", (stages, dv, TILE), t, "value tiles, transposed"))
             barriers += [MBarriers("vt_full", stages, 1, 0, False, ("produce",), both), MBarriers("vt_empty", stages, self.consumers, 0, True, both, ("produce",))]
         if self.scale.ROW_FACTORS:
             buffers.append(SharedBuffer("factors", (RECORDS * self.consumers, M), DType.F32, "factors of the units' rows"))
@@ -251,7 +257,7 @@ class PrefillMainloop(Mainloop):
 
 @jit
 def produce(
-    args, units, only, q_smem, work, factors, k_boxes, v_boxes, v_ring, vt_ring, k_scales, work_full, work_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty,
+    args, units, only, q_smem, q_rest, work, factors, k_boxes, k_rest_boxes, v_boxes, v_ring, vt_ring, k_scales, work_full, work_empty, q_full, q_rest_full, q_empty, k_full, k_rest_full, k_empty, v_full, v_empty,
     vt_full, vt_empty, scales_full,
 ):
     """Producer role: loads (and for fp8 transposes) the tiles of its CTA's units, and prepares the next unit while the first tile of one is on its way.
@@ -274,7 +280,7 @@ def produce(
         if count > 0:
             q_start = word_of(work, item, 2)
             for w in static_range(CONSUMERS):
-                load_query_tile(args, q_smem, q_full, q_empty, w, visited, q_head, q_start + row0 + w * 64)
+                load_query_tile(args, q_smem, q_rest, q_full, q_rest_full, q_empty, w, visited, q_head, q_start + row0 + w * 64)
         kept, at = open_tiles(args, seq, q_head, row0, last)
         previous = 0
         for i in range(count):
@@ -284,6 +290,8 @@ def produce(
                 scales = read_key_scales(args, source, tile, kv_len, head)
             acquire(k_empty, done + i)
             load_key_tile(args, source, k_boxes, k_full[slot], slot, tile, kv_len, head)
+            if REST:
+                load_rest_tile(args, source, k_rest_boxes, k_rest_full[slot], slot, tile, kv_len, head)
             acquire(v_empty, done + i)
             load_value_tile(args, source, v_boxes, v_full[slot], slot, tile, kv_len, head)
             if i == 0:
@@ -336,13 +344,15 @@ def logits(args, s, factor, tile, first_row, q_head, of_head, kv_len, masked: co
 
 @jit
 def step(
-    args, w: constexpr, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, i, tile, first_row, q_head, of_head, kv_len, factor, unit, o, p, m,
+    args, w: constexpr, q, q_rest, k_ring, k_rest, v_tiles, k_scales, k_full, k_rest_full, k_empty, v_full, v_empty, scales_full, turn, i, tile, first_row, q_head, of_head, kv_len, factor, unit, o, p, m,
     l, masked: constexpr,
 ):
     """QK of tile i and PV of tile i - 1 in flight together; the softmax of tile i under PV."""
     operand = p_operand(p, o[0])
     wait_slot(k_full, i)
     s = qk_rows(q, k_ring.slot(slot_of(i)))
+    if REST:
+        s = add_rest(q_rest, k_rest, k_rest_full, i, s)
     wait_slot(v_full, i - 1)
     product = begin_pv(operand, v_tiles, slot_of(i - 1), o)
     s = wgmma_wait(1, s)
@@ -363,7 +373,8 @@ def step(
 
 @jit
 def attend(
-    args, w: constexpr, q_smem, work, factors, k_ring, v_tiles, v_atoms, k_scales, work_full, work_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty, scales_full, turn, both
+    args, w: constexpr, q_smem, q_rest_smem, work, factors, k_ring, k_rest, v_tiles, v_atoms, k_scales, work_full, work_empty, q_full, q_rest_full, q_empty, k_full, k_rest_full, k_empty,
+    v_full, v_empty, scales_full, turn, both
 ):
     """Consumer role: 64 of a unit's rows.  What the steps do not need is read from the unit's record where it is needed: registers are short."""
     if TURNS:
@@ -404,7 +415,11 @@ def attend(
             q = take_queries(q_smem, q_full, q_empty, w, visited, s)
             visited += 1
             wait_slot(k_full, done)
-            s = wgmma_wait(0, qk_rows(q, k_ring.slot(slot_of(done))))
+            if REST:
+                q_rest = take_queries(q_rest_smem, q_rest_full, q_empty, w, visited - 1, s)
+                s = wgmma_wait(0, add_rest(q_rest, k_rest, k_rest_full, done, qk_rows(q, k_ring.slot(slot_of(done)))))
+            else:
+                s = wgmma_wait(0, qk_rows(q, k_ring.slot(slot_of(done))))
             give_queries_back(q_empty, w, True)
             s = raw_scores(k_scales, k_empty, scales_full, done, s)
             s = logits(args, s, factor, tile_0, first_row, q_head, of_head, kv_len, True)
@@ -418,7 +433,7 @@ def attend(
             if MASK_ALL:
                 for i in range(1, count):
                     o, p, m, l = step(
-                        args, w, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i, first_row, q_head, of_head, kv_len, factor,
+                        args, w, q, q_rest, k_ring, k_rest, v_tiles, k_scales, k_full, k_rest_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i, first_row, q_head, of_head, kv_len, factor,
                         unit, o, p, m, l, True,
                     )
             else:
@@ -435,23 +450,23 @@ def attend(
                     for part in range(uniform(2 if last < count else 1)):
                         for i in range(last if part > 0 else 1, count if part > 0 else masked):
                             o, p, m, l = step(
-                                args, w, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i, first_row, q_head, of_head, kv_len, factor,
+                                args, w, q, q_rest, k_ring, k_rest, v_tiles, k_scales, k_full, k_rest_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i, first_row, q_head, of_head, kv_len, factor,
                                 unit, o, p, m, l, True,
                             )
                         for i in range(count if part > 0 else masked, last):
                             o, p, m, l = step(
-                                args, w, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i, first_row, q_head, of_head, kv_len, factor,
+                                args, w, q, q_rest, k_ring, k_rest, v_tiles, k_scales, k_full, k_rest_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i, first_row, q_head, of_head, kv_len, factor,
                                 unit, o, p, m, l, False,
                             )
                 else:
                     for i in range(1, masked):
                         o, p, m, l = step(
-                            args, w, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i if POSITIONAL else tile_1, first_row, q_head, of_head, kv_len, factor,
+                            args, w, q, q_rest, k_ring, k_rest, v_tiles, k_scales, k_full, k_rest_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i if POSITIONAL else tile_1, first_row, q_head, of_head, kv_len, factor,
                             unit, o, p, m, l, True,
                         )
                     for i in range(masked, count):
                         o, p, m, l = step(
-                            args, w, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i, first_row, q_head, of_head, kv_len, factor,
+                            args, w, q, q_rest, k_ring, k_rest, v_tiles, k_scales, k_full, k_rest_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i, first_row, q_head, of_head, kv_len, factor,
                             unit, o, p, m, l, MASK_ALL,
                         )
             give_queries_back(q_empty, w, False)
@@ -495,6 +510,13 @@ def prefill(args):
     else:
         k_boxes = alias(k_ring, [STAGES * COPIES, BOX_ROWS, BOX_COLS])
         v_boxes = alias(v_ring, [STAGES * COPIES, BOX_ROWS, BOX_COLS])
+    if REST:
+        q_rest = alloc([CONSUMERS, 64, REST_DIM], DTYPE)
+        k_rest = alloc([STAGES, TILE, REST_DIM], DTYPE)
+        if REST_COPIES == 1:
+            k_rest_boxes = k_rest
+        else:
+            k_rest_boxes = alias(k_rest, [STAGES * REST_COPIES, BOX_ROWS, REST_DIM])
     work = alloc_plain([RECORDS, WORDS, 1], I32)
     if ROW_FACTORS:
         factors = alloc_plain([RECORDS * CONSUMERS, 64], F32)
@@ -504,6 +526,9 @@ def prefill(args):
     q_empty = alloc_barriers(CONSUMERS, init=READY, more=True)
     k_full = alloc_barriers(STAGES, COPIES, expect_bytes=BOX_BYTES, more=True)
     v_full = alloc_barriers(STAGES, COPIES, expect_bytes=BOX_BYTES, more=True)
+    if REST:
+        q_rest_full = alloc_barriers(CONSUMERS, expect_bytes=Q_REST_BYTES, more=True)
+        k_rest_full = alloc_barriers(STAGES, REST_COPIES, expect_bytes=REST_BOX_BYTES, more=True)
     if TRANSPOSED:
         v_empty = alloc_barriers(STAGES, init=READY, more=True)
         vt_ring = alloc([STAGES, HEAD_DIM, TILE], DTYPE)
@@ -533,11 +558,11 @@ def prefill(args):
     if CONSUMERS == 1:
         warp_specialize(
             [
-                (attend, (args, 0, q_smem, work, factors, k_ring, v_tiles, v_atoms, k_scales, work_full, work_empty, q_full, q_empty, k_full, k_empty, tiles_full, tiles_empty, scales_full, turn, both)),
+                (attend, (args, 0, q_smem, q_rest, work, factors, k_ring, k_rest, v_tiles, v_atoms, k_scales, work_full, work_empty, q_full, q_rest_full, q_empty, k_full, k_rest_full, k_empty, tiles_full, tiles_empty, scales_full, turn, both)),
                 (
                     produce,
                     (
-                        args, units, only, q_smem, work, factors, k_boxes, v_boxes, v_ring, vt_ring, k_scales, work_full, work_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty,
+                        args, units, only, q_smem, q_rest, work, factors, k_boxes, k_rest_boxes, v_boxes, v_ring, vt_ring, k_scales, work_full, work_empty, q_full, q_rest_full, q_empty, k_full, k_rest_full, k_empty, v_full, v_empty,
                         vt_full, vt_empty, scales_full,
                     ),
                 ),
@@ -548,12 +573,12 @@ def prefill(args):
     else:
         warp_specialize(
             [
-                (attend, (args, 0, q_smem, work, factors, k_ring, v_tiles, v_atoms, k_scales, work_full, work_empty, q_full, q_empty, k_full, k_empty, tiles_full, tiles_empty, scales_full, turn, both)),
-                (attend, (args, 1, q_smem, work, factors, k_ring, v_tiles, v_atoms, k_scales, work_full, work_empty, q_full, q_empty, k_full, k_empty, tiles_full, tiles_empty, scales_full, turn, both)),
+                (attend, (args, 0, q_smem, q_rest, work, factors, k_ring, k_rest, v_tiles, v_atoms, k_scales, work_full, work_empty, q_full, q_rest_full, q_empty, k_full, k_rest_full, k_empty, tiles_full, tiles_empty, scales_full, turn, both)),
+                (attend, (args, 1, q_smem, q_rest, work, factors, k_ring, k_rest, v_tiles, v_atoms, k_scales, work_full, work_empty, q_full, q_rest_full, q_empty, k_full, k_rest_full, k_empty, tiles_full, tiles_empty, scales_full, turn, both)),
                 (
                     produce,
                     (
-                        args, units, only, q_smem, work, factors, k_boxes, v_boxes, v_ring, vt_ring, k_scales, work_full, work_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty,
+                        args, units, only, q_smem, q_rest, work, factors, k_boxes, k_rest_boxes, v_boxes, v_ring, vt_ring, k_scales, work_full, work_empty, q_full, q_rest_full, q_empty, k_full, k_rest_full, k_empty, v_full, v_empty,
                         vt_full, vt_empty, scales_full,
                     ),
                 ),

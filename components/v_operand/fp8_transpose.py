@@ -42,9 +42,9 @@ class Fp8Transpose(Block):
     def check(self, problem: Problem) -> None:
         if problem.dtype is not DType.FP8:
             raise SpecError("bf16 V needs no transpose", key="block", value=self.NAME, allowed="direct_rows", reason="wgmma reads bf16 operands of either major axis")
-        if problem.tile_dim not in (64, 128):
+        if problem.value_tile_dim not in (64, 128):
             raise SpecError(
-                f"fp8 V of head_dim {problem.head_dim} has no transpose", key="problem.head_dim", value=problem.head_dim, allowed=(64, 96, 128),
+                f"fp8 V of {problem.v_dim} values has no transpose", key="problem.value_dim", value=problem.v_dim, allowed=(64, 96, 128),
                 reason="a tile row is one 128-byte swizzle block at most",
             )
 

@@ -652,8 +652,7 @@ def produce(
     k_desc, v_desc, block_ids, block_ids_stride, q_desc, scale_log2, q_scale, q_scale_batch_stride, q_scale_head_stride, k_scale,
     k_scale_page_stride, k_scale_row_stride, k_scale_head_stride, block_mask, block_mask_batch_stride, block_mask_head_stride,
     block_mask_row_stride, block_mask_columns, batch, query_heads, units, queue, units_, only, q_smem, work, factors, k_boxes, v_boxes,
-    v_ring, vt_ring, k_scales, work_full, work_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty,
-    vt_full, vt_empty, scales_full,
+    v_ring, vt_ring, k_scales, work_full, work_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty, vt_full, vt_empty, scales_full,
 ):
     """Producer role: loads (and for fp8 transposes) the tiles of its CTA's units, and prepares the next unit while the first tile of one is on its way.
 
@@ -904,8 +903,7 @@ def prefill(
                     k_scale, k_scale_page_stride, k_scale_row_stride, k_scale_head_stride, block_mask, block_mask_batch_stride,
                     block_mask_head_stride, block_mask_row_stride, block_mask_columns, batch, query_heads, units, queue, units_, only,
                     q_smem, work, factors, k_boxes, v_boxes, v_ring, vt_ring, k_scales, work_full, work_empty, q_full, q_empty, k_full,
-                    k_empty, v_full, v_empty,
-                    vt_full, vt_empty, scales_full,
+                    k_empty, v_full, v_empty, vt_full, vt_empty, scales_full,
                 ),
             ),
         ],

@@ -45,3 +45,4 @@ def test_frozen_and_hashable():
 def test_tiles_are_powers_of_two_wide(head_dim, value_dim, tiles):
     problem = Problem(head_dim=head_dim, value_dim=value_dim)
     assert (problem.tile_dim, problem.value_tile_dim) == tiles and problem.v_dim == (value_dim or head_dim)
+    assert sum(problem.head_tiles) == (192 if head_dim == 192 else tiles[0])

@@ -90,6 +90,11 @@ class Problem:
         return _power_of_two(self.head_dim)
 
     @property
+    def head_tiles(self) -> tuple[int, int]:
+        """Columns of the tiles that prefill keeps a head of Q or K in: one, or for 192 elements two of 128 and 64, so that zeros take no shared memory; 0: no second one."""
+        return (128, self.head_dim - 128) if 128 < self.head_dim < self.tile_dim else (self.tile_dim, 0)
+
+    @property
     def value_tile_dim(self) -> int:
         """Columns of a V tile."""
         return _power_of_two(self.v_dim)

@@ -14,8 +14,8 @@ class Cache:
     def __init__(self, problem: Problem, kv_len: int, layout: str):
         self.page, self.used = problem.page, -(-kv_len // problem.page)
         dtype, pages, heads = getattr(torch, problem.dtype.torch_name), self.used + 3, 2
-        shape = (pages, heads, self.page, problem.head_dim) if layout == "HND" else (pages, self.page, heads, problem.head_dim)
-        self.k, self.v = (torch.randn(shape).to(dtype) for _ in range(2))
+        shape = (pages, heads, self.page) if layout == "HND" else (pages, self.page, heads)
+        self.k, self.v = (torch.randn((*shape, dim)).to(dtype) for dim in (problem.head_dim, problem.v_dim))
         if layout == "NHD":
             self.k, self.v = self.k.permute(0, 2, 1, 3), self.v.permute(0, 2, 1, 3)
         self.table = torch.full((3, self.used + 16), 2**31 - 1, dtype=torch.int32)
@@ -52,6 +52,12 @@ def test_tiles(target, device, seed, page, layout, head_dim):
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_fp8(target, device, seed, page, head_dim):
     check(Problem(dtype=DType.FP8, page=page, head_dim=head_dim), 130, 0, 2, target, device, seed, head=0)
+
+
+@pytest.mark.parametrize("page", [16, 64, 128])
+@pytest.mark.parametrize("dtype", [DType.BF16, DType.FP8])
+def test_a_head_in_two_tiles(target, device, seed, page, dtype):
+    check(Problem(dtype=dtype, page=page, head_dim=192, value_dim=128), 2 * 128 + 17, 0, 3, target, device, seed)
 
 
 @pytest.mark.parametrize("page", [16, 128])
