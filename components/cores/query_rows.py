@@ -12,7 +12,6 @@ from tle_attn.spec import Argument, Block, BoxDescriptor, Constant, Function, Po
 from tle_attn.spec.types import DType, Place
 
 M = 64
-TILE = 128
 
 
 @frozen(kw_only=True)
@@ -21,7 +20,7 @@ class QueryRows(Block):
 
     Attributes:
         registers: hold Q as the register operand of its wgmma: shared memory is then read for K alone.  Worth 13 % for fp8 on an H200, where shared
-            memory is the limit; bf16 has no registers left for it.  By default as the element type wants it.
+            memory is the limit; bf16 has no registers left for it, and fp8 none beside an output of 256 columns.  By default as the element type and the head want it.
     """
 
     KIND = "qk"
@@ -30,7 +29,7 @@ class QueryRows(Block):
     registers: bool | None = field(default=None, validator=optional(instance_of(bool)))
 
     def in_registers(self, problem: Problem) -> bool:
-        return problem.dtype is DType.FP8 if self.registers is None else self.registers
+        return problem.dtype is DType.FP8 and problem.value_tile_dim <= 128 if self.registers is None else self.registers
 
     def check(self, problem: Problem) -> None:
         first, rest = problem.head_tiles
@@ -38,11 +37,6 @@ class QueryRows(Block):
             raise SpecError(
                 f"prefill has no heads of {problem.head_dim} elements with {problem.v_dim} values", key="problem.value_dim", value=problem.v_dim,
                 allowed="96, 128" if first == 128 else "as head_dim", reason=f"a V tile is as wide as the first tile of K, {first} columns: their copies come in equal boxes",
-            )
-        if first > 128:
-            raise SpecError(
-                f"prefill has no heads of {problem.head_dim}", key="problem.head_dim", value=problem.head_dim, allowed="64, 96, 128; 192 with value_dim = 128",
-                reason="an output of 64 x 256 and scores of 64 x 128 beside each other take more registers than a warpgroup has: wgmma would be serialised (ptxas C7512)",
             )
 
     def constants(self, problem: Problem) -> dict[str, Constant]:
@@ -67,8 +61,8 @@ class QueryRows(Block):
     def provides(self, problem: Problem) -> tuple[Function, ...]:
         first, rest = problem.head_tiles
         q = Port("q_smem", problem.dtype, ("query", "dim"), (M, first), Place.SHARED, "swizzled", "dim")
-        k, k_rest = (Port("k_tile", problem.dtype, ("key", "dim"), (TILE, columns), Place.SHARED, "swizzled", "dim") for columns in (first, rest))
-        s = Port("s", DType.F32, ("query", "key"), (M, TILE), Place.REGISTER, "mma")
+        k, k_rest = (Port("k_tile", problem.dtype, ("key", "dim"), (problem.prefill_keys, columns), Place.SHARED, "swizzled", "dim") for columns in (first, rest))
+        s = Port("s", DType.F32, ("query", "key"), (M, problem.prefill_keys), Place.REGISTER, "mma")
         more = (Function("add_rest", (k_rest,), (s,)),) if rest else ()
         return (Function("load_query_tile", (), (q,)), Function("take_queries", (q,)), Function("qk_rows", (k,), (s,)), *more)
 

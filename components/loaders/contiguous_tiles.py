@@ -1,4 +1,4 @@
-"""TMA loader of prefill over contiguous K and V: tiles of 128 tokens of tensors [tokens, kv heads, head_dim] that all sequences share.
+"""TMA loader of prefill over contiguous K and V: tiles of 128 (or 64) tokens of tensors [tokens, kv heads, head_dim] that all sequences share.
 
 A sequence's keys start where its queries do (as many keys as queries).  A tile may reach into the next sequence: those keys are masked, and V's rows
 of them are cleared.
@@ -10,14 +10,14 @@ from math import prod
 
 from attrs import frozen
 
-from tle_attn.components.loaders.paged_tiles import TILE, column_blocks, tile_functions
+from tle_attn.components.loaders.paged_tiles import column_blocks, tile_functions
 from tle_attn.dialect import copy, jit, load, static_range
 from tle_attn.spec import Argument, Block, BoxDescriptor, Constant, Function, Problem
 
 
 @frozen(kw_only=True)
 class ContiguousTiles(Block):
-    """One box [128 tokens, 128 B] for each 128-byte column block of a tile."""
+    """One box [tokens, 128 B] for each 128-byte column block of a tile."""
 
     KIND = "loader"
     NAME = "contiguous_tiles"
@@ -28,14 +28,14 @@ class ContiguousTiles(Block):
         return column_blocks(problem)
 
     def box(self, problem: Problem) -> tuple[int, ...]:
-        return (1, TILE, problem.value_tile_dim // column_blocks(problem))
+        return (1, problem.prefill_keys, problem.value_tile_dim // column_blocks(problem))
 
     def box_bytes(self, problem: Problem) -> int:
-        return TILE * self.box(problem)[2] * problem.dtype.nbytes
+        return prod(self.box(problem)) * problem.dtype.nbytes
 
     def rest_box(self, problem: Problem) -> tuple[int, ...]:
         """Box of the second tile of K: its rows are 128 bytes at most."""
-        return (1, TILE, problem.head_tiles[1])
+        return (1, problem.prefill_keys, problem.head_tiles[1])
 
     def rest_copies(self, problem: Problem) -> int:
         """Boxes of the second tile of K."""
@@ -43,10 +43,10 @@ class ContiguousTiles(Block):
 
     def constants(self, problem: Problem) -> dict[str, Constant]:
         return {
-            "TILE": Constant(TILE, "tokens of a key tile"),
+            "TILE": Constant(problem.prefill_keys, "tokens of a key tile"),
             "COLUMN_BLOCKS": Constant(column_blocks(problem), "128-byte column blocks of a tile row"),
             "COPIES": Constant(self.copies(problem), "boxes of a tile"),
-            "BOX_ROWS": Constant(TILE, "tokens of a TMA box"),
+            "BOX_ROWS": Constant(problem.prefill_keys, "tokens of a TMA box"),
             "BOX_COLS": Constant(self.box(problem)[2], "head elements of a TMA box"),
             "BOX_BYTES": Constant(self.box_bytes(problem), "bytes of a TMA box"),
             "REST_COPIES": Constant(self.rest_copies(problem), "boxes of a second tile of K"),

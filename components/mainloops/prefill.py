@@ -62,10 +62,10 @@ from tle_attn.dialect import (
 from tle_attn.errors import SpecError
 from tle_attn.spec import Block, Constant, Function, Mainloop, MBarriers, NamedBarriers, Port, Problem, Resources, Role, SharedBuffer, slot
 from tle_attn.spec.problem import at_least, one_of
+from tle_attn.spec.tasks import MASK_KEYS
 from tle_attn.spec.types import DType, Place
 
 M = 64
-TILE = 128
 
 
 @frozen(kw_only=True)
@@ -120,6 +120,11 @@ class PrefillMainloop(Mainloop):
             raise SpecError(
                 "a block mask goes with the causal mask alone", key="tiles.block", value=self.tiles.NAME, allowed="all",
                 reason="scores and masks that need a key's position on every tile do not get it when tiles are skipped",
+            )
+        if self.tiles.BLOCK_MASK and problem.prefill_keys != MASK_KEYS:
+            raise SpecError(
+                f"a block mask speaks of {MASK_KEYS} keys at a time", key="tiles.block", value=self.tiles.NAME, allowed="all",
+                reason=f"with heads of {problem.head_dim} a key tile has {problem.prefill_keys}",
             )
         if self.scale.KEY_SCALES and not self.loader.PAGED:
             raise SpecError(
@@ -185,7 +190,7 @@ class PrefillMainloop(Mainloop):
             "HEAD_VALUES": Constant(any("head_value" in score.HOOKS for score in self.score), "a score has a number of its own for each query head"),
             "RELATIVE": Constant(self.relative, "positions count from the first key of a tile"),
             "CAUSAL": Constant(self.causal, "no query sees a key behind its own position"),
-            "POSITIONAL": Constant(self.positional, "scores or masks of every tile want positions, so that no tile is skipped"),
+            "POSITIONAL": Constant(self.positional or problem.prefill_keys < MASK_KEYS, "no tile is skipped: its number follows from the loop's index"),
             "MASK_ALL": Constant(self.mask_all, "every tile needs the element masks"),
             "BOUNDED": Constant(self.bounded, "masks say where keys begin"),
         }
@@ -200,9 +205,9 @@ class PrefillMainloop(Mainloop):
         return "grid (batch,), 4 warps"
 
     def requires(self, problem: Problem) -> tuple[Function, ...]:
-        tiles, t = (*problem.head_tiles, problem.value_tile_dim), problem.dtype
-        k, k_rest, v = (Port("ring.slot", t, ("key", "dim"), (TILE, columns), Place.SHARED, "swizzled", "dim") for columns in tiles)
-        s = Port("s", DType.F32, ("query", "key"), (M, TILE), layout="mma")
+        tiles, keys, t = (*problem.head_tiles, problem.value_tile_dim), problem.prefill_keys, problem.dtype
+        k, k_rest, v = (Port("ring.slot", t, ("key", "dim"), (keys, columns), Place.SHARED, "swizzled", "dim") for columns in tiles)
+        s = Port("s", DType.F32, ("query", "key"), (M, keys), layout="mma")
         names = ["key_source", "load_query_tile", "take_queries", "add_weights", "row_sums", "survey", "open_tiles", "next_tile"]
         names += ["open_queue", "unit_at", "take_unit", "leave_queue", "store_rows", "store_row_lse", "inverse_of_rows", "p_operand", "no_output", "begin_pv", "go_on_with_pv", "end_pv", "rescaled", "output_rows"]
         names += ["transpose_tile"] if self.v_operand.TRANSPOSED else ["clear_rows"]
@@ -213,13 +218,13 @@ class PrefillMainloop(Mainloop):
         return (*typed, *(Function(name) for name in names))
 
     def resources(self, problem: Problem) -> Resources:
-        (d, rest), dv, t, stages = problem.head_tiles, problem.value_tile_dim, problem.dtype, self.ring.stages
+        (d, rest), dv, t, keys, stages = problem.head_tiles, problem.value_tile_dim, problem.dtype, problem.prefill_keys, self.ring.stages
         copies, expect = self.loader.copies(problem), self.loader.box_bytes(problem)
         both = ("attend", "attend_2")[: self.consumers]
         buffers = [
             SharedBuffer("q_smem", (self.consumers, M, d), t, "query rows of the unit"),
-            SharedBuffer("k_ring", (stages, TILE, d), t, "key tiles"),
-            SharedBuffer("v_ring", (stages, TILE, dv), t, "value tiles"),
+            SharedBuffer("k_ring", (stages, keys, d), t, "key tiles"),
+            SharedBuffer("v_ring", (stages, keys, dv), t, "value tiles"),
             SharedBuffer("work", (RECORDS, WORDS, 1), DType.I32, "records of units at work and next"),
         ]
         barriers = [
@@ -233,17 +238,17 @@ class PrefillMainloop(Mainloop):
             MBarriers("work_empty", RECORDS, self.consumers, 0, True, both, ("produce",)),
         ]
         if rest:
-            buffers += [SharedBuffer("q_rest", (self.consumers, M, rest), t, "the same, second tiles"), SharedBuffer("k_rest", (stages, TILE, rest), t, "second key tiles")]
-            rest_bytes = TILE * rest * t.nbytes // self.loader.rest_copies(problem)
+            buffers += [SharedBuffer("q_rest", (self.consumers, M, rest), t, "the same, second tiles"), SharedBuffer("k_rest", (stages, keys, rest), t, "second key tiles")]
+            rest_bytes = keys * rest * t.nbytes // self.loader.rest_copies(problem)
             barriers.append(MBarriers("q_rest_full", self.consumers, 1, M * rest * t.nbytes, False, ("q copies",), both))
             barriers.append(MBarriers("k_rest_full", stages, self.loader.rest_copies(problem), rest_bytes, False, ("k copies",), both))
         if self.v_operand.TRANSPOSED:
-            buffers.append(SharedBuffer("vt_ring", (stages, dv, TILE), t, "value tiles, transposed"))
+            buffers.append(SharedBuffer("vt_ring", (stages, dv, keys), t, "value tiles, transposed"))
             barriers += [MBarriers("vt_full", stages, 1, 0, False, ("produce",), both), MBarriers("vt_empty", stages, self.consumers, 0, True, both, ("produce",))]
         if self.scale.ROW_FACTORS:
             buffers.append(SharedBuffer("factors", (RECORDS * self.consumers, M), DType.F32, "factors of the units' rows"))
         if self.scale.KEY_SCALES:
-            buffers.append(SharedBuffer("k_scales", (stages, TILE), DType.F32, "scales of key tiles"))
+            buffers.append(SharedBuffer("k_scales", (stages, keys), DType.F32, "scales of key tiles"))
             barriers.append(MBarriers("scales_full", stages, 1, 0, False, ("produce",), both))
         named = [NamedBarriers("turn", 8, 2, 256)] if self.turns(problem) else []
         if not self.v_operand.TRANSPOSED:
@@ -442,7 +447,11 @@ def attend(
                 full = kv_len // TILE
                 if CAUSAL:
                     full = maximum(first_row + 1, 0) // TILE
-                masked = uniform(2 if (count > 1) & (tile_1 >= full) else 1)
+                if TILE == 128:
+                    masked = uniform(2 if (count > 1) & (tile_1 >= full) else 1)
+                else:
+                    # three of 64 keys
+                    masked = uniform(minimum(maximum(tile_0 - full + 1, 1), count))
                 if BOUNDED:
                     # the same two loops once more for tiles from `last` on, which hold the first keys that a query sees: text of their own would be a third step
                     whole = cdiv(maximum(first_key(args, 0, first_row + 64), 0), TILE)

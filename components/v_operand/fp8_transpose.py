@@ -17,7 +17,6 @@ from tle_attn.spec.problem import one_of
 from tle_attn.spec.types import DType
 
 M = 64
-TILE = 128
 
 
 @frozen(kw_only=True)
@@ -42,10 +41,10 @@ class Fp8Transpose(Block):
     def check(self, problem: Problem) -> None:
         if problem.dtype is not DType.FP8:
             raise SpecError("bf16 V needs no transpose", key="block", value=self.NAME, allowed="direct_rows", reason="wgmma reads bf16 operands of either major axis")
-        if problem.value_tile_dim not in (64, 128):
+        if self.sums == "fp32" and problem.value_tile_dim > 128:
             raise SpecError(
-                f"fp8 V of {problem.v_dim} values has no transpose", key="problem.value_dim", value=problem.v_dim, allowed=(64, 96, 128),
-                reason="a tile row is one 128-byte swizzle block at most",
+                f"sums in fp32 are for heads of 128 values at most, not {problem.v_dim}", key="sums", value=self.sums, allowed='"tensor_cores"',
+                reason="a product of 64 x 128 beside sums of 64 x 256 takes more registers than a warpgroup has, and ptxas spills in every step",
             )
 
     def constants(self, problem: Problem) -> dict[str, Constant]:
@@ -55,7 +54,7 @@ class Fp8Transpose(Block):
         }
 
     def provides(self, problem: Problem) -> tuple[Function, ...]:
-        p = Port("p", DType.F32, ("query", "key"), (M, TILE), layout="mma")
+        p = Port("p", DType.F32, ("query", "key"), (M, problem.prefill_keys), layout="mma")
         return (Function("p_operand", (p,)), *(Function(name) for name in ("no_output", "begin_pv", "go_on_with_pv", "end_pv", "rescaled", "output_rows", "transpose_tile")))
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""A producer and a consumer around a ring of 128-token tiles of K and V, as the loaders of prefill fill it."""
+"""A producer and a consumer around a ring of tiles of K and V, as the loaders of prefill fill it."""
 
 from functools import lru_cache
 
@@ -81,12 +81,12 @@ def ring_kernel(problem: Problem, loader: Block, stages: int = 2) -> Kernel:
 
 
 def through_the_ring(kernel: Kernel, count: int, target: str, device: str, seed: int, **values) -> tuple[torch.Tensor, torch.Tensor]:
-    """Bytes of K [count * 128, head_dim] and V as they came out; `values`: the loader's arguments, and of the numbers those that it looks at."""
+    """Bytes of K [count * keys of a tile, head_dim] and V as they came out; `values`: the loader's arguments, and of the numbers those that it looks at."""
     problem = kernel.problem
     dtype, (first, rest) = getattr(torch, problem.dtype.torch_name), problem.head_tiles
     widths = {"k": first, "v": problem.v_dim} | ({"k_rest": rest} if rest else {})
-    out = {name: torch.full((max(count, 1) * 128, columns), float("nan"), device=device).to(dtype) for name, columns in widths.items()}
+    out = {name: torch.full((max(count, 1) * problem.prefill_keys, columns), float("nan"), device=device).to(dtype) for name, columns in widths.items()}
     values |= {"k_rest_desc": values["k_desc"]} if rest else {}
     run_kernel(kernel, {**values, "count": count, **out}, target=target, seed=seed)
-    k, v = (torch.cat([out[name].cpu()[: count * 128].view(torch.uint8) for name in names if name in out], 1) for names in (("k", "k_rest"), ("v",)))
+    k, v = (torch.cat([out[name].cpu()[: count * problem.prefill_keys].view(torch.uint8) for name in names if name in out], 1) for names in (("k", "k_rest"), ("v",)))
     return k, v

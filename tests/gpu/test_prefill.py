@@ -40,7 +40,7 @@ def test_one_consumer(config):
     check(config, config.problem(seed=8))
 
 
-@by_label((*kernels.HEAD_DIM_64, *kernels.HEAD_DIM_96, *kernels.HEAD_DIM_192))
+@by_label((*kernels.HEAD_DIM_64, *kernels.HEAD_DIM_96, *kernels.HEAD_DIM_192, *kernels.HEAD_DIM_256))
 def test_other_head_dims(config):
     check(config, config.problem(seed=4))
 

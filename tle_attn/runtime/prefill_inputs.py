@@ -7,14 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
 from ..spec import DType, Problem
-from ..spec.tasks import QUERY_TILE
+from ..spec.tasks import MASK_KEYS, QUERY_TILE
 from .inputs import check_kv_scales, check_lens, check_pages, check_presence, check_tma, want
 
 if TYPE_CHECKING:
     import torch
-
-#: keys that share a byte of a block mask
-MASK_KEYS = 128
 
 
 def check_queries(q: Any, problem: Problem, max_query_rows: int, query_heads: int, device: Any) -> None:

@@ -95,6 +95,11 @@ class Problem:
         return (128, self.head_dim - 128) if 128 < self.head_dim < self.tile_dim else (self.tile_dim, 0)
 
     @property
+    def prefill_keys(self) -> int:
+        """Keys of a tile of prefill: 128; 64 beside an output of 256 columns, which leaves registers for no more scores."""
+        return 64 if self.value_tile_dim > 128 else 128
+
+    @property
     def value_tile_dim(self) -> int:
         """Columns of a V tile."""
         return _power_of_two(self.v_dim)

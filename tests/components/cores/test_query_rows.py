@@ -76,20 +76,20 @@ def test(args):
 
 
 @pytest.mark.parametrize("registers", [False, True])
-@pytest.mark.parametrize("head_dim", [64, 128, 192])
+@pytest.mark.parametrize("head_dim", [64, 128, 192, 256])
 @pytest.mark.parametrize("dtype", [DType.BF16, DType.FP8])
 def test_scores_of_units(target, device, seed, dtype, head_dim, registers):
     """Rows from anywhere in q, the first product with Q and a later one; rows past the end of q give zeros."""
-    problem, block = Problem(dtype=dtype, head_dim=head_dim, value_dim=min(head_dim, 128)), QueryRows(registers=registers)
+    problem, block = Problem(dtype=dtype, head_dim=head_dim, value_dim={192: 128}.get(head_dim)), QueryRows(registers=registers)
     kind, heads, head, n = getattr(torch, dtype.torch_name), 3, 1, 500
-    q, k = torch.randn(n, heads, head_dim).to(kind), torch.randn(128, head_dim).to(kind)
+    q, k = torch.randn(n, heads, head_dim).to(kind), torch.randn(problem.prefill_keys, head_dim).to(kind)
     starts = torch.tensor([5, 200, 450, 0, 320], dtype=torch.int32)
     roles = [Role("consume", "consume", 4, 0), Role("consume_2", "consume", 4, 160), Role("produce", "produce", 1, 24)]
     numbers = [*(Argument(name, "i32", "") for name in ("units", "head", "k_stride")), Argument("starts", "*i32", "first rows")]
     arguments = [*numbers, Argument("k", f"*{dtype.value}", ""), Argument("s", "*f32", "first products"), Argument("t", "*f32", "second products")]
     ring = [MbarrierRing(stages=1)] if problem.head_tiles[1] else []
     kernel = mini_kernel(TEXT, block, *ring, problem=problem, arguments=arguments, roles=roles, companions=prefill_companions(problem))
-    s, t = (torch.full((len(starts) * 128, 128), float("nan"), device=device) for _ in range(2))
+    s, t = (torch.full((len(starts) * 128, len(k)), float("nan"), device=device) for _ in range(2))
     described = {name: q.to(device).permute(1, 0, 2) for name in ("q_desc", "q_rest_desc")[: 2 if head_dim == 192 else 1]}
     values = {**described, "k_stride": head_dim, "units": len(starts), "head": head, "starts": starts.to(device), "k": k.to(device), "s": s, "t": t}
     run_kernel(kernel, values, target=target, seed=seed)
@@ -99,7 +99,9 @@ def test_scores_of_units(target, device, seed, dtype, head_dim, registers):
         assert (out.cpu().double() - expected).norm() < product_rms(dtype, target) * expected.norm()
 
 
-@pytest.mark.parametrize("dtype,chosen,held", [(DType.BF16, None, False), (DType.FP8, None, True), (DType.BF16, True, True), (DType.FP8, False, False)])
-def test_where_q_is_held(dtype, chosen, held):
-    """Unless a recipe says otherwise, fp8 holds Q in registers and bf16, which has none left for it, does not."""
-    assert QueryRows(registers=chosen).in_registers(Problem(dtype=dtype)) is held
+@pytest.mark.parametrize("dtype,head_dim,chosen,held", [
+    (DType.BF16, 128, None, False), (DType.FP8, 128, None, True), (DType.BF16, 128, True, True), (DType.FP8, 128, False, False), (DType.FP8, 256, None, False), (DType.FP8, 256, True, True),
+])  # fmt: skip
+def test_where_q_is_held(dtype, head_dim, chosen, held):
+    """Unless a recipe says otherwise, fp8 holds Q in registers; bf16, and fp8 beside an output of 256 columns, have none left for it."""
+    assert QueryRows(registers=chosen).in_registers(Problem(dtype=dtype, head_dim=head_dim)) is held
