@@ -48,6 +48,7 @@ class QueryRows(Block):
             "REST_DIM": Constant(rest, "columns of the second tile of Q and K"),
             "Q_REST_BYTES": Constant(M * rest * problem.dtype.nbytes, "bytes of a second query tile"),
             "GROUP": Constant(problem.group, "query heads per key/value head"),
+            "COLUMNS": Constant(M, "query rows of a tile"),
             "QUERY_TOKENS": Constant(1, "query tokens that a row stands for"),
             "DTYPE": Constant(problem.dtype, "element type of Q, K and V"),
             "Q_REGISTERS": Constant(self.in_registers(problem), "Q is a register operand"),

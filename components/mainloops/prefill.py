@@ -14,7 +14,7 @@ from tle_attn.checks.resources import register_cap
 from tle_attn.components.cores.query_rows import QueryRows
 from tle_attn.components.epilogues.store_rows import StoreRows
 from tle_attn.components.loaders.paged_tiles import PagedTiles
-from tle_attn.components.mainloops.options import check_keys_end, check_sums
+from tle_attn.components.mainloops.options import check_keys_end, check_sums, check_value_scales
 from tle_attn.components.mainloops.unit_records import RECORDS, WORDS, describe, prepare, publish, word_of
 from tle_attn.components.masks.causal import Causal
 from tle_attn.components.rings.mbarrier import MbarrierRing
@@ -56,6 +56,7 @@ from tle_attn.dialect import (
     smem_store,
     static_range,
     uniform,
+    vec_index,
     warp_specialize,
     wgmma_wait,
 )
@@ -130,6 +131,7 @@ class PrefillMainloop(Mainloop):
             raise SpecError(
                 "scales of keys lie beside the pages of a cache", key="scale.block", value=self.scale.NAME, allowed="per_tensor", reason=f"{self.loader.label()} reads K and V without pages",
             )
+        check_value_scales(self.scale, self.v_operand)
         if self.v_operand.TRANSPOSED and self.ring.stages < 2:
             raise SpecError(
                 "a transposed V needs a second ring slot", key="ring.stages", value=self.ring.stages, allowed="2 or more",
@@ -185,6 +187,7 @@ class PrefillMainloop(Mainloop):
             "UNIT_ROWS": Constant(self.unit_rows, "query rows of a unit"),
             "RECORDS": Constant(RECORDS, "records of units"),
             "WORDS": Constant(WORDS, "int32 words of the record of a unit"),
+            "VALUE_SCALES": Constant(self.scale.VALUE_SCALES, "the values of every key have a scale of their own"),
             "TURNS": Constant(self.turns(problem), "the consumers take turns in the exponentials"),
             "SCORED": Constant(self.scored, "scores change between scaling and softmax"),
             "HEAD_VALUES": Constant(any("head_value" in score.HOOKS for score in self.score), "a score has a number of its own for each query head"),
@@ -211,7 +214,8 @@ class PrefillMainloop(Mainloop):
         names = ["key_source", "load_query_tile", "take_queries", "add_weights", "row_sums", "survey", "open_tiles", "next_tile"]
         names += ["open_queue", "unit_at", "take_unit", "leave_queue", "store_rows", "store_row_lse", "inverse_of_rows", "p_operand", "no_output", "begin_pv", "go_on_with_pv", "end_pv", "rescaled", "output_rows"]
         names += ["transpose_tile"] if self.v_operand.TRANSPOSED else ["clear_rows"]
-        names += ["row_factor", "value_factor"] if self.scale.ROW_FACTORS else ["whole_factor"]
+        names += ["row_factor"] if self.scale.ROW_FACTORS else ["whole_factor"]
+        names += ["read_value_scales", "publish_value_scales"] if self.scale.VALUE_SCALES else ["value_factor"] if self.scale.ROW_FACTORS else []
         names += ["read_key_scales"] if self.scale.KEY_SCALES else []
         typed = (Function("load_key_tile", (), (k,)), Function("load_value_tile", (), (v,)), Function("qk_rows", (k,), (s,)))
         typed += (Function("load_rest_tile", (), (k_rest,)), Function("add_rest", (k_rest,), (s,))) if problem.head_tiles[1] else ()
@@ -250,6 +254,10 @@ class PrefillMainloop(Mainloop):
         if self.scale.KEY_SCALES:
             buffers.append(SharedBuffer("k_scales", (stages, keys), DType.F32, "scales of key tiles"))
             barriers.append(MBarriers("scales_full", stages, 1, 0, False, ("produce",), both))
+        if self.scale.VALUE_SCALES:
+            buffers.append(SharedBuffer("v_ratios", (stages, keys), DType.F32, "scales of value tiles, relative"))
+            buffers.append(SharedBuffer("v_tops", (stages, M), DType.F32, "largest scale of value tiles"))
+            barriers.append(MBarriers("ratios_full", stages, 1, 0, False, ("produce",), both))
         named = [NamedBarriers("turn", 8, 2, 256)] if self.turns(problem) else []
         if not self.v_operand.TRANSPOSED:
             named.append(NamedBarriers("both", 10, 1, 128 * self.consumers))
@@ -262,8 +270,8 @@ class PrefillMainloop(Mainloop):
 
 @jit
 def produce(
-    args, units, only, q_smem, q_rest, work, factors, k_boxes, k_rest_boxes, v_boxes, v_ring, vt_ring, k_scales, work_full, work_empty, q_full, q_rest_full, q_empty, k_full, k_rest_full, k_empty, v_full, v_empty,
-    vt_full, vt_empty, scales_full,
+    args, units, only, q_smem, q_rest, work, factors, k_boxes, k_rest_boxes, v_boxes, v_ring, vt_ring, k_scales, v_ratios, v_tops, work_full, work_empty, q_full, q_rest_full, q_empty, k_full, k_rest_full, k_empty, v_full, v_empty,
+    vt_full, vt_empty, scales_full, ratios_full,
 ):
     """Producer role: loads (and for fp8 transposes) the tiles of its CTA's units, and prepares the next unit while the first tile of one is on its way.
 
@@ -288,11 +296,16 @@ def produce(
                 load_query_tile(args, q_smem, q_rest, q_full, q_rest_full, q_empty, w, visited, q_head, q_start + row0 + w * 64)
         kept, at = open_tiles(args, seq, q_head, row0, last)
         previous = 0
+        if VALUE_SCALES:
+            # nothing that is published: the loop carries a tile's scales to the next round
+            value_scales = vec_index(TILE).to(F32)
         for i in range(count):
             tile, kept, at = next_tile(args, seq, q_head, row0, last, kept, at)
             slot = slot_of(done + i)
             if KEY_SCALES:
                 scales = read_key_scales(args, source, tile, kv_len, head)
+            if VALUE_SCALES:
+                fetched = read_value_scales(args, source, tile, kv_len, head)
             acquire(k_empty, done + i)
             load_key_tile(args, source, k_boxes, k_full[slot], slot, tile, kv_len, head)
             if REST:
@@ -304,14 +317,16 @@ def produce(
             if TRANSPOSED:
                 # one tile late, while this one's copies are on their way
                 if i > 0:
-                    transpose_tile(done + i - 1, kv_len - previous * TILE, v_ring, vt_ring, v_full, v_empty, vt_full, vt_empty)
+                    transpose_tile(done + i - 1, kv_len - previous * TILE, v_ring, vt_ring, v_full, v_empty, vt_full, vt_empty, value_scales, v_ratios, v_tops, ratios_full)
                 previous = tile
+                if VALUE_SCALES:
+                    value_scales = fetched
             if KEY_SCALES:
                 smem_store(k_scales.slot(slot), scales)
                 barrier_arrive(scales_full[slot])
         if count > 0:
             if TRANSPOSED:
-                transpose_tile(done + count - 1, kv_len - previous * TILE, v_ring, vt_ring, v_full, v_empty, vt_full, vt_empty)
+                transpose_tile(done + count - 1, kv_len - previous * TILE, v_ring, vt_ring, v_full, v_empty, vt_full, vt_empty, value_scales, v_ratios, v_tops, ratios_full)
             visited += 1
             done += count
         else:
@@ -328,6 +343,13 @@ def raw_scores(k_scales, k_empty, scales_full, i, s):
         s = s * smem_load_cols(k_scales.slot(slot_of(i)), s)[None, :]
     release(k_empty, i)
     return s
+
+
+@jit
+def weighed(v_ratios, ratios_full, i, p):
+    """P of tile i as it meets V: weights times the scales of their keys' values, relative to the largest."""
+    barrier_wait(ratios_full[slot_of(i)], use_of(i))
+    return p * smem_load_cols(v_ratios.slot(slot_of(i)), p)[None, :]
 
 
 @jit
@@ -349,7 +371,7 @@ def logits(args, s, factor, tile, first_row, q_head, of_head, kv_len, masked: co
 
 @jit
 def step(
-    args, w: constexpr, q, q_rest, k_ring, k_rest, v_tiles, k_scales, k_full, k_rest_full, k_empty, v_full, v_empty, scales_full, turn, i, tile, first_row, q_head, of_head, kv_len, factor, unit, o, p, m,
+    args, w: constexpr, q, q_rest, k_ring, k_rest, v_tiles, k_scales, v_ratios, v_tops, k_full, k_rest_full, k_empty, v_full, v_empty, scales_full, ratios_full, turn, i, tile, first_row, q_head, of_head, kv_len, factor, unit, o, p, m,
     l, masked: constexpr,
 ):
     """QK of tile i and PV of tile i - 1 in flight together; the softmax of tile i under PV."""
@@ -364,22 +386,27 @@ def step(
     s = raw_scores(k_scales, k_empty, scales_full, i, s)
     s = logits(args, s, factor, tile, first_row, q_head, of_head, kv_len, masked)
     larger = larger_maximum(s, m)
-    o, product = go_on_with_pv(operand, v_tiles, slot_of(i - 1), o, product)
+    if VALUE_SCALES:
+        # their barrier was waited for when P was made
+        top = smem_load_rows(v_tops.slot(slot_of(i - 1)), o[0])
+    o, product = go_on_with_pv(operand, v_tiles, slot_of(i - 1), o, product, top)
     if TURNS:
         larger = named_wait_for(turn[w], larger)
     p, alpha = weights(s, m, larger, unit, masked)
     l = pin(add_weights(l, alpha, p))
     if TURNS:
         named_arrive(turn[1 - w])
-    o = end_pv(o, product)
+    if VALUE_SCALES:
+        p = weighed(v_ratios, ratios_full, i, p)
+    o = end_pv(o, product, top)
     release(v_empty, i - 1)
     return rescaled(o, alpha), p, larger, l
 
 
 @jit
 def attend(
-    args, w: constexpr, q_smem, q_rest_smem, work, factors, k_ring, k_rest, v_tiles, v_atoms, k_scales, work_full, work_empty, q_full, q_rest_full, q_empty, k_full, k_rest_full, k_empty,
-    v_full, v_empty, scales_full, turn, both
+    args, w: constexpr, q_smem, q_rest_smem, work, factors, k_ring, k_rest, v_tiles, v_atoms, k_scales, v_ratios, v_tops, work_full, work_empty, q_full, q_rest_full, q_empty, k_full, k_rest_full, k_empty,
+    v_full, v_empty, scales_full, ratios_full, turn, both
 ):
     """Consumer role: 64 of a unit's rows.  What the steps do not need is read from the unit's record where it is needed: registers are short."""
     if TURNS:
@@ -402,7 +429,8 @@ def attend(
         m = full_rows(s, float("-inf"))
         if ROW_FACTORS:
             # early: its way from memory is long
-            values = value_factor(args, q_head // GROUP)
+            if not VALUE_SCALES:
+                values = value_factor(args, q_head // GROUP)
             factor = smem_load_rows(factors.slot(item % RECORDS * CONSUMERS + w), s)
         else:
             factor = whole_factor(args, s)
@@ -431,6 +459,8 @@ def attend(
             m = larger_maximum(s, m)
             p, alpha = weights(s, m, m, unit, True)
             l = thread_sums(p)
+            if VALUE_SCALES:
+                p = weighed(v_ratios, ratios_full, done, p)
             if not TRANSPOSED:
                 if (tile_0 + 1) * TILE > kv_len:
                     wait_slot(v_full, done)
@@ -438,7 +468,7 @@ def attend(
             if MASK_ALL:
                 for i in range(1, count):
                     o, p, m, l = step(
-                        args, w, q, q_rest, k_ring, k_rest, v_tiles, k_scales, k_full, k_rest_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i, first_row, q_head, of_head, kv_len, factor,
+                        args, w, q, q_rest, k_ring, k_rest, v_tiles, k_scales, v_ratios, v_tops, k_full, k_rest_full, k_empty, v_full, v_empty, scales_full, ratios_full, turn, done + i, tile_0 - i, first_row, q_head, of_head, kv_len, factor,
                         unit, o, p, m, l, True,
                     )
             else:
@@ -459,36 +489,38 @@ def attend(
                     for part in range(uniform(2 if last < count else 1)):
                         for i in range(last if part > 0 else 1, count if part > 0 else masked):
                             o, p, m, l = step(
-                                args, w, q, q_rest, k_ring, k_rest, v_tiles, k_scales, k_full, k_rest_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i, first_row, q_head, of_head, kv_len, factor,
+                                args, w, q, q_rest, k_ring, k_rest, v_tiles, k_scales, v_ratios, v_tops, k_full, k_rest_full, k_empty, v_full, v_empty, scales_full, ratios_full, turn, done + i, tile_0 - i, first_row, q_head, of_head, kv_len, factor,
                                 unit, o, p, m, l, True,
                             )
                         for i in range(count if part > 0 else masked, last):
                             o, p, m, l = step(
-                                args, w, q, q_rest, k_ring, k_rest, v_tiles, k_scales, k_full, k_rest_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i, first_row, q_head, of_head, kv_len, factor,
+                                args, w, q, q_rest, k_ring, k_rest, v_tiles, k_scales, v_ratios, v_tops, k_full, k_rest_full, k_empty, v_full, v_empty, scales_full, ratios_full, turn, done + i, tile_0 - i, first_row, q_head, of_head, kv_len, factor,
                                 unit, o, p, m, l, False,
                             )
                 else:
                     for i in range(1, masked):
                         o, p, m, l = step(
-                            args, w, q, q_rest, k_ring, k_rest, v_tiles, k_scales, k_full, k_rest_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i if POSITIONAL else tile_1, first_row, q_head, of_head, kv_len, factor,
+                            args, w, q, q_rest, k_ring, k_rest, v_tiles, k_scales, v_ratios, v_tops, k_full, k_rest_full, k_empty, v_full, v_empty, scales_full, ratios_full, turn, done + i, tile_0 - i if POSITIONAL else tile_1, first_row, q_head, of_head, kv_len, factor,
                             unit, o, p, m, l, True,
                         )
                     for i in range(masked, count):
                         o, p, m, l = step(
-                            args, w, q, q_rest, k_ring, k_rest, v_tiles, k_scales, k_full, k_rest_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i, first_row, q_head, of_head, kv_len, factor,
+                            args, w, q, q_rest, k_ring, k_rest, v_tiles, k_scales, v_ratios, v_tops, k_full, k_rest_full, k_empty, v_full, v_empty, scales_full, ratios_full, turn, done + i, tile_0 - i, first_row, q_head, of_head, kv_len, factor,
                             unit, o, p, m, l, MASK_ALL,
                         )
             give_queries_back(q_empty, w, False)
             end = done + count - 1
             wait_slot(v_full, end)
             operand = p_operand(p, o[0])
-            o, product = go_on_with_pv(operand, v_tiles, slot_of(end), o, begin_pv(operand, v_tiles, slot_of(end), o))
-            o = end_pv(o, product)
+            if VALUE_SCALES:
+                top = smem_load_rows(v_tops.slot(slot_of(end)), o[0])
+            o, product = go_on_with_pv(operand, v_tiles, slot_of(end), o, begin_pv(operand, v_tiles, slot_of(end), o), top)
+            o = end_pv(o, product, top)
             release(v_empty, end)
             done += count
         total = like_rows(row_sums(l), s)
         inverse = inverse_of_rows(denominator(args, total, m * unit, q_head))
-        if ROW_FACTORS:
+        if ROW_FACTORS and not VALUE_SCALES:
             inverse = inverse * values
         q_head = word_of(work, item, 1)
         q_start = word_of(work, item, 2)
@@ -559,6 +591,10 @@ def prefill(args):
     if KEY_SCALES:
         k_scales = alloc_plain([STAGES, TILE], F32)
         scales_full = alloc_barriers(STAGES, more=True)
+    if VALUE_SCALES:
+        v_ratios = alloc_plain([STAGES, TILE], F32)
+        v_tops = alloc_plain([STAGES, 64], F32)
+        ratios_full = alloc_barriers(STAGES, more=True)
     if TURNS:
         turn = alloc_named(8, 2, 256)
     k_empty = alloc_barriers(STAGES, CONSUMERS, init=READY)
@@ -567,12 +603,12 @@ def prefill(args):
     if CONSUMERS == 1:
         warp_specialize(
             [
-                (attend, (args, 0, q_smem, q_rest, work, factors, k_ring, k_rest, v_tiles, v_atoms, k_scales, work_full, work_empty, q_full, q_rest_full, q_empty, k_full, k_rest_full, k_empty, tiles_full, tiles_empty, scales_full, turn, both)),
+                (attend, (args, 0, q_smem, q_rest, work, factors, k_ring, k_rest, v_tiles, v_atoms, k_scales, v_ratios, v_tops, work_full, work_empty, q_full, q_rest_full, q_empty, k_full, k_rest_full, k_empty, tiles_full, tiles_empty, scales_full, ratios_full, turn, both)),
                 (
                     produce,
                     (
-                        args, units, only, q_smem, q_rest, work, factors, k_boxes, k_rest_boxes, v_boxes, v_ring, vt_ring, k_scales, work_full, work_empty, q_full, q_rest_full, q_empty, k_full, k_rest_full, k_empty, v_full, v_empty,
-                        vt_full, vt_empty, scales_full,
+                        args, units, only, q_smem, q_rest, work, factors, k_boxes, k_rest_boxes, v_boxes, v_ring, vt_ring, k_scales, v_ratios, v_tops, work_full, work_empty, q_full, q_rest_full, q_empty, k_full, k_rest_full, k_empty, v_full, v_empty,
+                        vt_full, vt_empty, scales_full, ratios_full,
                     ),
                 ),
             ],
@@ -582,13 +618,13 @@ def prefill(args):
     else:
         warp_specialize(
             [
-                (attend, (args, 0, q_smem, q_rest, work, factors, k_ring, k_rest, v_tiles, v_atoms, k_scales, work_full, work_empty, q_full, q_rest_full, q_empty, k_full, k_rest_full, k_empty, tiles_full, tiles_empty, scales_full, turn, both)),
-                (attend, (args, 1, q_smem, q_rest, work, factors, k_ring, k_rest, v_tiles, v_atoms, k_scales, work_full, work_empty, q_full, q_rest_full, q_empty, k_full, k_rest_full, k_empty, tiles_full, tiles_empty, scales_full, turn, both)),
+                (attend, (args, 0, q_smem, q_rest, work, factors, k_ring, k_rest, v_tiles, v_atoms, k_scales, v_ratios, v_tops, work_full, work_empty, q_full, q_rest_full, q_empty, k_full, k_rest_full, k_empty, tiles_full, tiles_empty, scales_full, ratios_full, turn, both)),
+                (attend, (args, 1, q_smem, q_rest, work, factors, k_ring, k_rest, v_tiles, v_atoms, k_scales, v_ratios, v_tops, work_full, work_empty, q_full, q_rest_full, q_empty, k_full, k_rest_full, k_empty, tiles_full, tiles_empty, scales_full, ratios_full, turn, both)),
                 (
                     produce,
                     (
-                        args, units, only, q_smem, q_rest, work, factors, k_boxes, k_rest_boxes, v_boxes, v_ring, vt_ring, k_scales, work_full, work_empty, q_full, q_rest_full, q_empty, k_full, k_rest_full, k_empty, v_full, v_empty,
-                        vt_full, vt_empty, scales_full,
+                        args, units, only, q_smem, q_rest, work, factors, k_boxes, k_rest_boxes, v_boxes, v_ring, vt_ring, k_scales, v_ratios, v_tops, work_full, work_empty, q_full, q_rest_full, q_empty, k_full, k_rest_full, k_empty, v_full, v_empty,
+                        vt_full, vt_empty, scales_full, ratios_full,
                     ),
                 ),
             ],

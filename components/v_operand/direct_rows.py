@@ -71,13 +71,13 @@ def begin_pv(p, v_tiles, slot, o):
 
 
 @jit
-def go_on_with_pv(p, v_tiles, slot, o, product):
+def go_on_with_pv(p, v_tiles, slot, o, product, top):
     """Once the scores are there: nothing to do."""
     return o, product
 
 
 @jit
-def end_pv(o, product):
+def end_pv(o, product, top):
     """The state with the product in it."""
     return (wgmma_wait(0, product),)
 

@@ -83,20 +83,27 @@ def begin_pv(p, v_tiles, slot, o):
 
 
 @jit
-def go_on_with_pv(p, v_tiles, slot, o, product):
+def go_on_with_pv(p, v_tiles, slot, o, product, top):
     """Once the scores are there: add the even half, start the odd one."""
     if FP32_SUMS:
-        even = o[0] * o[2][:, None] + wgmma_wait(0, product)
+        even = wgmma_wait(0, product)
+        if VALUE_SCALES:
+            # top: the tile's largest scale, in every row
+            even = even * top[:, None]
+        even = o[0] * o[2][:, None] + even
         o = (even, o[1], o[2])
         product = wgmma(p, v_tiles.slot(2 * slot + 1), trans_b=True)
     return o, product
 
 
 @jit
-def end_pv(o, product):
+def end_pv(o, product, top):
     """The state with the product in it."""
     if FP32_SUMS:
-        return o[0], o[1] * o[2][:, None] + wgmma_wait(0, product), o[2]
+        odd = wgmma_wait(0, product)
+        if VALUE_SCALES:
+            odd = odd * top[:, None]
+        return o[0], o[1] * o[2][:, None] + odd, o[2]
     else:
         return (wgmma_wait(0, product),)
 
@@ -120,11 +127,14 @@ def output_rows(o):
 
 
 @jit
-def transpose_tile(i, valid, v_ring, vt_ring, v_full, v_empty, vt_full, vt_empty):
+def transpose_tile(i, valid, v_ring, vt_ring, v_full, v_empty, vt_full, vt_empty, scales, v_ratios, v_tops, ratios_full):
     """Producer: V^T of tile i, keys from `valid` on zero: unused slots of a last page may hold NaN, and 0 * NaN is NaN."""
     wait_slot(v_full, i)
     v = transposed(v_ring.slot(slot_of(i)), valid)
     acquire(vt_empty, i)
+    if VALUE_SCALES:
+        # of the same slot, and wanted first
+        publish_value_scales(v_ratios, v_tops, ratios_full, i, scales)
     smem_store(vt_ring.slot(slot_of(i)), v)
     # also ends the reads of V: an arrival alone does not wait for them
     fence_async()

@@ -92,6 +92,7 @@ HEAD_DIM_192, HEAD_DIM_256 = (
     tuple(config(f"variants/prefill_{dtype}_{name}", 5, 2, page) for dtype in ("bf16", "fp8") for page in (64, 16, 128)) for name in ("d192_v128", "d256")
 )
 HEAD_DIM_96 = tuple(config(f"variants/prefill_{dtype}_d96", 5, 2, page) for dtype in ("bf16", "fp8") for page in (64, 16))
+KV_PER_TOKEN = tuple(config("variants/prefill_fp8_kv_per_token", 5, 2, page, **options) for page, options in ((64, {}), (16, {"epilogue__lse": "e"}), (128, {"mainloop__consumers": 1})))
 SMALL = tuple(config(name, mainloop__consumers=1) for name in (*DENSE, *MASK))
 LSE = tuple(config(name, epilogue__lse=base) for name, base in ((BF16, "e"), (FP8[0], "2"), (MASK[0], "e")))
 MAIN = tuple(config(name) for name in (*DENSE, *MASK))
@@ -105,7 +106,7 @@ VARIANTS = tuple(config(name, 5, 2) for name in (*F32_OUT, *ALIBI, *EXPRESSION, 
 VARIANTS += tuple(config(name, 5, 2, epilogue__lse="e") for name in SINK)
 VARIANTS += tuple(config(name, 4, 2, mainloop__consumers=1) for name in (WINDOW[0], ALIBI[0], SINK[1], SIGMOID[1]))
 
-ALL = tuple(dict.fromkeys((*POINTS, *CONTIGUOUS, *MASKED, *GROUPS, *HEAD_DIM_64, *HEAD_DIM_96, *HEAD_DIM_192, *HEAD_DIM_256, *LSE, *SMALL, *MAIN, *WINDOWS, *SOFT_CAPS, *VARIANTS)))
+ALL = tuple(dict.fromkeys((*POINTS, *CONTIGUOUS, *MASKED, *GROUPS, *HEAD_DIM_64, *HEAD_DIM_96, *HEAD_DIM_192, *HEAD_DIM_256, *KV_PER_TOKEN, *LSE, *SMALL, *MAIN, *WINDOWS, *SOFT_CAPS, *VARIANTS)))
 
 
 H200_MULTIPROCESSORS = 132

@@ -45,6 +45,16 @@ def test_other_head_dims(config):
     check(config, config.problem(seed=4))
 
 
+@by_label(kernels.KV_PER_TOKEN)
+def test_value_scales_of_every_token(config):
+    """Far apart, of any sign, and none in some tiles."""
+    problem = config.problem(seed=14)
+    numbers, generator = problem.v_scale, torch.Generator(device="cuda").manual_seed(14)
+    numbers.mul_(torch.randint(0, 2, numbers.shape, generator=generator, device="cuda") * 2 - 1)
+    numbers[problem.block_ids[6, : 256 // problem.k_cache.shape[1]].long()] *= 0.0
+    check(config, problem)
+
+
 @by_label(kernels.WINDOWS)
 def test_window(config):
     """Keys before every window, which are not loaded, and tiles at the window's start; units whose first tiles end inside a tile."""

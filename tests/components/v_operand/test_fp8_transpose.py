@@ -7,7 +7,7 @@ from tests.components.products import product_rms
 from tle_attn.components.v_operand.fp8_transpose import Fp8Transpose
 from tle_attn.errors import SpecError
 from tle_attn.runtime.executors import compile_kernel
-from tle_attn.spec import Argument, DType, Kernel, Problem
+from tle_attn.spec import Argument, Constant, DType, Kernel, Problem
 from tle_attn.testing.mini_kernel import mini_kernel, prefill_companions, run_kernel
 
 E4M3 = torch.float8_e4m3fn
@@ -45,17 +45,19 @@ def test(args):
         p = load(args.p + ((n * 64 + rows(s)) * TILE)[:, None] + cols(s)[None, :])
         operand = p_operand(p, o[0])
         product = begin_pv(operand, v_tiles, n, o)
-        o, product = go_on_with_pv(operand, v_tiles, n, o, product)
-        o = end_pv(o, product)
+        top = load(args.top + n * 64 + rows(o[0]))
+        o, product = go_on_with_pv(operand, v_tiles, n, o, product, top)
+        o = end_pv(o, product, top)
         o = rescaled(o, load(args.alpha + n * 64 + rows(s)))
     out = output_rows(o)
     store(args.o + (rows(out) * HEAD_DIM)[:, None] + cols(out)[None, :], out)
 """
 
 
-def kernel_of(text: str, problem: Problem, sums: str = "tensor_cores", **pointers: str) -> Kernel:
+def kernel_of(text: str, problem: Problem, sums: str = "tensor_cores", *, scaled: bool = False, **pointers: str) -> Kernel:
     arguments = [Argument("valid", "i32", "keys that hold something"), *(Argument(name, kind, "") for name, kind in pointers.items())]
-    return mini_kernel(text, Fp8Transpose(sums=sums), problem=problem, arguments=arguments, companions=prefill_companions(problem))
+    constants = {"VALUE_SCALES": Constant(scaled, "")}
+    return mini_kernel(text, Fp8Transpose(sums=sums), problem=problem, arguments=arguments, constants=constants, companions=prefill_companions(problem))
 
 
 def keys_of(dim: int) -> int:
@@ -100,10 +102,12 @@ def test_keys_past_the_end_are_zero(target, device, dim, valid):
     check_bytes(v, min(valid, len(v)), target, device)
 
 
-@pytest.mark.parametrize("dim,sums", [(64, "tensor_cores"), (64, "fp32"), (128, "tensor_cores"), (128, "fp32"), (256, "tensor_cores")])
+@pytest.mark.parametrize("dim,sums", [(64, "tensor_cores"), (64, "fp32"), (128, "tensor_cores"), (128, "fp32"), (128, "scaled"), (256, "tensor_cores")])
 @pytest.mark.parametrize("valid", [128, 37])
 def test_products_in_the_order_of_the_output(target, device, dim, valid, sums):
-    """Of two tiles, with a new maximum between them (the last product's is 1, as in the mainloop): the orders of keys and head elements cancel; P is rounded to e4m3 and ends at 448."""
+    """Of two tiles, with a new maximum between them (the last product's is 1, as in the mainloop): the orders of keys and head elements cancel; P is rounded to e4m3 and ends at 448.
+    "scaled": fp32 sums of products that are multiplied by a number of the tile's first.
+    """
     problem = Problem(dtype=DType.FP8, head_dim=dim)
     keys = keys_of(dim)
     v, p, alpha = torch.randn(2, keys, dim).to(E4M3), torch.rand(2, 64, keys) * 256, torch.stack([torch.rand(64), torch.ones(64)])
@@ -112,11 +116,15 @@ def test_products_in_the_order_of_the_output(target, device, dim, valid, sums):
     o = torch.full((64, dim), float("nan"), device=device)
     poisoned = v.clone()
     poisoned[:, valid:] = float("nan")
-    kernel = kernel_of(PRODUCT, problem, sums, v="*fp8", p="*f32", alpha="*f32", o="*f32")
-    run_kernel(kernel, {"v": poisoned.to(device), "p": p.to(device), "alpha": alpha.to(device), "o": o, "valid": valid}, target=target)
+    scaled = sums == "scaled"
+    tops = torch.tensor([0.3, 2.0]) if scaled else torch.ones(2)
+    kernel = kernel_of(PRODUCT, problem, "fp32" if scaled else sums, scaled=scaled, v="*fp8", p="*f32", alpha="*f32", top="*f32", o="*f32")
+    values = {"v": poisoned, "p": p, "alpha": alpha, "top": tops[:, None].expand(2, 64).contiguous()}
+    run_kernel(kernel, {**{name: value.to(device) for name, value in values.items()}, "o": o, "valid": valid}, target=target)
     expected = torch.zeros(64, dim)
     for n in range(2):
-        expected = Fp8Transpose.reference(p[n].clamp(max=448.0), v[n], expected) * alpha[n].double()[:, None]
+        product = Fp8Transpose.reference(p[n].clamp(max=448.0), v[n], torch.zeros(64, dim))
+        expected = (expected + tops[n].double() * product) * alpha[n].double()[:, None]
     assert (o.cpu().double() - expected).norm() < product_rms(DType.FP8, target) * expected.norm()
 
 
