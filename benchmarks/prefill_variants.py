@@ -28,7 +28,7 @@ CASES: dict[str, tuple[tuple[int, int], ...]] = {"1 x 8k": ((8192, 8192),), "4 x
 HEADS = 32
 TILE, UNIT = 128, 128
 #: what the plain kernel takes of a variant's problem
-GEOMETRY = ("head_dim", "group")
+GEOMETRY = ("head_dim", "value_dim", "group")
 
 
 def variants(only: list[str]) -> list[Variant]:

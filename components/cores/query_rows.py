@@ -12,7 +12,6 @@ from tle_attn.spec import Argument, Block, BoxDescriptor, Constant, Function, Po
 from tle_attn.spec.types import DType, Place
 
 M = 64
-TILE = 128
 
 
 @frozen(kw_only=True)
@@ -21,7 +20,7 @@ class QueryRows(Block):
 
     Attributes:
         registers: hold Q as the register operand of its wgmma: shared memory is then read for K alone.  Worth 13 % for fp8 on an H200, where shared
-            memory is the limit; bf16 has no registers left for it.  By default as the element type wants it.
+            memory is the limit; bf16 has no registers left for it, and fp8 none beside an output of 256 columns.  By default as the element type and the head want it.
     """
 
     KIND = "qk"
@@ -30,54 +29,57 @@ class QueryRows(Block):
     registers: bool | None = field(default=None, validator=optional(instance_of(bool)))
 
     def in_registers(self, problem: Problem) -> bool:
-        return problem.dtype is DType.FP8 if self.registers is None else self.registers
+        return problem.dtype is DType.FP8 and problem.value_tile_dim <= 128 if self.registers is None else self.registers
 
     def check(self, problem: Problem) -> None:
-        if problem.v_dim != problem.head_dim:
+        first, rest = problem.head_tiles
+        if problem.value_tile_dim != first:
             raise SpecError(
-                f"prefill takes K and V of one width, not {problem.head_dim} and {problem.v_dim}", key="problem.value_dim", value=problem.value_dim, allowed="left out",
-                reason="192 elements of K are a tile of 256 columns, of which shared memory has room for one beside Q and V: a ring of one slot waits for every tile",
+                f"prefill has no heads of {problem.head_dim} elements with {problem.v_dim} values", key="problem.value_dim", value=problem.v_dim,
+                allowed="96, 128" if first == 128 else "as head_dim", reason=f"a V tile is as wide as the first tile of K, {first} columns: their copies come in equal boxes",
             )
-        if problem.tile_dim > 128:
-            raise SpecError(
-                f"prefill has no heads of {problem.head_dim}", key="problem.head_dim", value=problem.head_dim, allowed="64, 96, 128",
-                reason="an output of 64 x 256 and scores of 64 x 128 beside each other take more registers than a warpgroup has: wgmma would be serialised (ptxas C7512)",
-            )
-
-    def column_blocks(self, problem: Problem) -> int:
-        """128-byte column blocks of a query row."""
-        return max(1, problem.tile_dim * problem.dtype.nbytes // 128)
 
     def constants(self, problem: Problem) -> dict[str, Constant]:
+        first, rest = problem.head_tiles
+        told = "columns of a tile of V, and of the first one of Q and K" if rest else "elements of a head" if first == problem.head_dim else "columns of a tile, from which on a head is zeros"
         return {
-            "HEAD_DIM": Constant(problem.tile_dim, "elements of a head" if problem.tile_dim == problem.head_dim else "columns of a tile, from which on a head is zeros"),
+            "HEAD_DIM": Constant(first, told),
+            "REST": Constant(rest > 0, "a head of Q and K is two tiles"),
+            "REST_DIM": Constant(rest, "columns of the second tile of Q and K"),
+            "Q_REST_BYTES": Constant(M * rest * problem.dtype.nbytes, "bytes of a second query tile"),
             "GROUP": Constant(problem.group, "query heads per key/value head"),
+            "COLUMNS": Constant(M, "query rows of a tile"),
             "QUERY_TOKENS": Constant(1, "query tokens that a row stands for"),
             "DTYPE": Constant(problem.dtype, "element type of Q, K and V"),
             "Q_REGISTERS": Constant(self.in_registers(problem), "Q is a register operand"),
-            "Q_BYTES": Constant(M * problem.tile_dim * problem.dtype.nbytes, "bytes of a query tile"),
+            "Q_BYTES": Constant(M * first * problem.dtype.nbytes, "bytes of a query tile"),
         }
 
     def arguments(self, problem: Problem) -> tuple[Argument, ...]:
-        return (Argument("q_desc", BoxDescriptor(problem.dtype, (1, M, problem.tile_dim)), "queries as (head, token, dim)"),)
+        boxes = zip(("q_desc", "q_rest_desc"), problem.head_tiles)
+        return tuple(Argument(name, BoxDescriptor(problem.dtype, (1, M, columns)), "queries as (head, token, dim)") for name, columns in boxes if columns)
 
     def provides(self, problem: Problem) -> tuple[Function, ...]:
-        q = Port("q_smem", problem.dtype, ("query", "dim"), (M, problem.tile_dim), Place.SHARED, "swizzled", "dim")
-        k = Port("k_tile", problem.dtype, ("key", "dim"), (TILE, problem.tile_dim), Place.SHARED, "swizzled", "dim")
-        s = Port("s", DType.F32, ("query", "key"), (M, TILE), Place.REGISTER, "mma")
-        return (Function("load_query_tile", (), (q,)), Function("take_queries", (q,)), Function("qk_rows", (k,), (s,)))
+        first, rest = problem.head_tiles
+        q = Port("q_smem", problem.dtype, ("query", "dim"), (M, first), Place.SHARED, "swizzled", "dim")
+        k, k_rest = (Port("k_tile", problem.dtype, ("key", "dim"), (problem.prefill_keys, columns), Place.SHARED, "swizzled", "dim") for columns in (first, rest))
+        s = Port("s", DType.F32, ("query", "key"), (M, problem.prefill_keys), Place.REGISTER, "mma")
+        more = (Function("add_rest", (k_rest,), (s,)),) if rest else ()
+        return (Function("load_query_tile", (), (q,)), Function("take_queries", (q,)), Function("qk_rows", (k,), (s,)), *more)
 
     @staticmethod
     def reference(q_tile: torch.Tensor, k_tile: torch.Tensor) -> torch.Tensor:
-        """Semantic definition of `qk_rows`, float64."""
+        """Semantic definition of `qk_rows`, and with it of `add_rest`, float64; the tiles are whole heads."""
         return q_tile.double() @ k_tile.double().T
 
 
 @jit
-def load_query_tile(args, q_smem, full, empty, w, item, head, token):
+def load_query_tile(args, q_smem, q_rest, full, rest_full, empty, w, item, head, token):
     """Producer: start the copy of consumer w's 64 rows of the CTA's `item`-th piece of work."""
     barrier_wait(empty[w], item)
     copy(args.q_desc, q_smem.slot(w), [1, 64, HEAD_DIM], [head, token, 0], barrier=full[w])
+    if REST:
+        copy(args.q_rest_desc, q_rest.slot(w), [1, 64, REST_DIM], [head, token, HEAD_DIM], barrier=rest_full[w])
 
 
 @jit
@@ -102,3 +104,10 @@ def give_queries_back(empty, w: constexpr, first: constexpr):
 def qk_rows(q, k_tile):
     """Asynchronous scores [64 query rows, TILE keys]."""
     return wgmma(q, k_tile, trans_b=True)
+
+
+@jit
+def add_rest(q_rest, k_rest, full, i, s):
+    """Asynchronous: the second tile's part of the scores of key tile i, added to the first one's s."""
+    wait_slot(full, i)
+    return wgmma(q_rest, k_rest.slot(slot_of(i)), s, trans_b=True)

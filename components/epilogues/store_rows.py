@@ -64,7 +64,7 @@ class StoreRows(Block):
         return {"empty_row": self.empty_row}
 
     def provides(self, problem: Problem) -> tuple[Function, ...]:
-        o = Port("o", DType.F32, ("query", "dim"), (M, problem.tile_dim))
+        o = Port("o", DType.F32, ("query", "dim"), (M, problem.value_tile_dim))
         return (Function("store_rows", (o,)), Function("store_row_lse"), Function("inverse_of_rows"))
 
 

@@ -14,7 +14,7 @@ from tle_attn.checks.resources import register_cap, shared_limit
 from tle_attn.components.cores.small_m import SmallM
 from tle_attn.components.epilogues.store import StoreEpilogue
 from tle_attn.components.loaders.paged_tma import PagedTma
-from tle_attn.components.mainloops.options import check_keys_end, check_sums
+from tle_attn.components.mainloops.options import check_keys_end, check_sums, check_value_scales
 from tle_attn.components.masks.causal import Causal
 from tle_attn.components.reducers.split_merge import SplitMerge
 from tle_attn.components.rings.mbarrier import MbarrierRing
@@ -149,11 +149,7 @@ class DecodeMainloop(Mainloop):
                 "K scales per token need a second ring slot", key="ring.stages", value=self.ring.stages, allowed="2 or more",
                 reason="a tile's scales are stored after the next tile's copies are started: with one slot producer and consumer would wait for each other",
             )
-        if self.scale.VALUE_SCALES and getattr(self.v_operand, "sums", None) != "fp32":
-            raise SpecError(
-                "V scales per token need key tiles that are added in fp32", key="v_operand.sums", value=getattr(self.v_operand, "sums", None), allowed='"fp32"',
-                reason="the product of each tile has a factor of its own before it is added",
-            )
+        check_value_scales(self.scale, self.v_operand)
 
     def constants(self, problem: Problem) -> dict[str, Constant]:
         return {

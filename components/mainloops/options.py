@@ -18,6 +18,16 @@ def check_keys_end(masks: tuple[Block, ...]) -> None:
         raise SpecError("two masks end a sequence's keys", key="mask", value=names, allowed="one of causal, length, tree", reason="one stands in place of the other")
 
 
+def check_value_scales(scale: Block, v_operand: Block) -> None:
+    """SpecError where every key's values have a scale and products of key tiles are added in units of none."""
+    sums = getattr(v_operand, "sums", None)
+    if getattr(scale, "VALUE_SCALES") and sums != "fp32":
+        raise SpecError(
+            "V scales per token need key tiles that are added in fp32", key="v_operand.sums", value=sums, allowed='"fp32"',
+            reason="the product of each tile has a factor of its own before it is added",
+        )
+
+
 def check_sums(softmax: Block, epilogue: Block, scores: tuple[Block, ...], normalised: str) -> None:
     """SpecError where something wants the sum of weights that are not normalised; `normalised`: the softmax that has one."""
     lse = getattr(epilogue, "lse")

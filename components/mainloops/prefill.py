@@ -14,7 +14,7 @@ from tle_attn.checks.resources import register_cap
 from tle_attn.components.cores.query_rows import QueryRows
 from tle_attn.components.epilogues.store_rows import StoreRows
 from tle_attn.components.loaders.paged_tiles import PagedTiles
-from tle_attn.components.mainloops.options import check_keys_end, check_sums
+from tle_attn.components.mainloops.options import check_keys_end, check_sums, check_value_scales
 from tle_attn.components.mainloops.unit_records import RECORDS, WORDS, describe, prepare, publish, word_of
 from tle_attn.components.masks.causal import Causal
 from tle_attn.components.rings.mbarrier import MbarrierRing
@@ -56,16 +56,17 @@ from tle_attn.dialect import (
     smem_store,
     static_range,
     uniform,
+    vec_index,
     warp_specialize,
     wgmma_wait,
 )
 from tle_attn.errors import SpecError
 from tle_attn.spec import Block, Constant, Function, Mainloop, MBarriers, NamedBarriers, Port, Problem, Resources, Role, SharedBuffer, slot
 from tle_attn.spec.problem import at_least, one_of
+from tle_attn.spec.tasks import MASK_KEYS
 from tle_attn.spec.types import DType, Place
 
 M = 64
-TILE = 128
 
 
 @frozen(kw_only=True)
@@ -121,10 +122,16 @@ class PrefillMainloop(Mainloop):
                 "a block mask goes with the causal mask alone", key="tiles.block", value=self.tiles.NAME, allowed="all",
                 reason="scores and masks that need a key's position on every tile do not get it when tiles are skipped",
             )
+        if self.tiles.BLOCK_MASK and problem.prefill_keys != MASK_KEYS:
+            raise SpecError(
+                f"a block mask speaks of {MASK_KEYS} keys at a time", key="tiles.block", value=self.tiles.NAME, allowed="all",
+                reason=f"with heads of {problem.head_dim} a key tile has {problem.prefill_keys}",
+            )
         if self.scale.KEY_SCALES and not self.loader.PAGED:
             raise SpecError(
                 "scales of keys lie beside the pages of a cache", key="scale.block", value=self.scale.NAME, allowed="per_tensor", reason=f"{self.loader.label()} reads K and V without pages",
             )
+        check_value_scales(self.scale, self.v_operand)
         if self.v_operand.TRANSPOSED and self.ring.stages < 2:
             raise SpecError(
                 "a transposed V needs a second ring slot", key="ring.stages", value=self.ring.stages, allowed="2 or more",
@@ -180,12 +187,13 @@ class PrefillMainloop(Mainloop):
             "UNIT_ROWS": Constant(self.unit_rows, "query rows of a unit"),
             "RECORDS": Constant(RECORDS, "records of units"),
             "WORDS": Constant(WORDS, "int32 words of the record of a unit"),
+            "VALUE_SCALES": Constant(self.scale.VALUE_SCALES, "the values of every key have a scale of their own"),
             "TURNS": Constant(self.turns(problem), "the consumers take turns in the exponentials"),
             "SCORED": Constant(self.scored, "scores change between scaling and softmax"),
             "HEAD_VALUES": Constant(any("head_value" in score.HOOKS for score in self.score), "a score has a number of its own for each query head"),
             "RELATIVE": Constant(self.relative, "positions count from the first key of a tile"),
             "CAUSAL": Constant(self.causal, "no query sees a key behind its own position"),
-            "POSITIONAL": Constant(self.positional, "scores or masks of every tile want positions, so that no tile is skipped"),
+            "POSITIONAL": Constant(self.positional or problem.prefill_keys < MASK_KEYS, "no tile is skipped: its number follows from the loop's index"),
             "MASK_ALL": Constant(self.mask_all, "every tile needs the element masks"),
             "STAGED": Constant(self.epilogue.STAGED, "output rows leave through shared memory"),
             "BOUNDED": Constant(self.bounded, "masks say where keys begin"),
@@ -201,26 +209,28 @@ class PrefillMainloop(Mainloop):
         return "grid (batch,), 4 warps"
 
     def requires(self, problem: Problem) -> tuple[Function, ...]:
-        d, t = problem.tile_dim, problem.dtype
-        k = Port("k_ring.slot", t, ("key", "dim"), (TILE, d), Place.SHARED, "swizzled", "dim")
-        s = Port("s", DType.F32, ("query", "key"), (M, TILE), layout="mma")
+        tiles, keys, t = (*problem.head_tiles, problem.value_tile_dim), problem.prefill_keys, problem.dtype
+        k, k_rest, v = (Port("ring.slot", t, ("key", "dim"), (keys, columns), Place.SHARED, "swizzled", "dim") for columns in tiles)
+        s = Port("s", DType.F32, ("query", "key"), (M, keys), layout="mma")
         names = ["key_source", "load_query_tile", "take_queries", "add_weights", "row_sums", "survey", "open_tiles", "next_tile"]
         names += ["open_queue", "unit_at", "take_unit", "leave_queue", "store_rows", "store_row_lse", "inverse_of_rows", "p_operand", "no_output", "begin_pv", "go_on_with_pv", "end_pv", "rescaled", "output_rows"]
         names += ["transpose_tile"] if self.v_operand.TRANSPOSED else ["clear_rows"]
-        names += ["row_factor", "value_factor"] if self.scale.ROW_FACTORS else ["whole_factor"]
+        names += ["row_factor"] if self.scale.ROW_FACTORS else ["whole_factor"]
+        names += ["read_value_scales", "publish_value_scales"] if self.scale.VALUE_SCALES else ["value_factor"] if self.scale.ROW_FACTORS else []
         names += ["read_key_scales"] if self.scale.KEY_SCALES else []
         names += ["send_rows", "wait_for_rows"] if self.epilogue.STAGED else []
-        typed = (Function("load_key_tile", (), (k,)), Function("load_value_tile", (), (k,)), Function("qk_rows", (k,), (s,)))
+        typed = (Function("load_key_tile", (), (k,)), Function("load_value_tile", (), (v,)), Function("qk_rows", (k,), (s,)))
+        typed += (Function("load_rest_tile", (), (k_rest,)), Function("add_rest", (k_rest,), (s,))) if problem.head_tiles[1] else ()
         return (*typed, *(Function(name) for name in names))
 
     def resources(self, problem: Problem) -> Resources:
-        d, t, stages = problem.tile_dim, problem.dtype, self.ring.stages
+        (d, rest), dv, t, keys, stages = problem.head_tiles, problem.value_tile_dim, problem.dtype, problem.prefill_keys, self.ring.stages
         copies, expect = self.loader.copies(problem), self.loader.box_bytes(problem)
         both = ("attend", "attend_2")[: self.consumers]
         buffers = [
             SharedBuffer("q_smem", (self.consumers, M, d), t, "query rows of the unit"),
-            SharedBuffer("k_ring", (stages, TILE, d), t, "key tiles"),
-            SharedBuffer("v_ring", (stages, TILE, d), t, "value tiles"),
+            SharedBuffer("k_ring", (stages, keys, d), t, "key tiles"),
+            SharedBuffer("v_ring", (stages, keys, dv), t, "value tiles"),
             SharedBuffer("work", (RECORDS, WORDS, 1), DType.I32, "records of units at work and next"),
         ]
         barriers = [
@@ -233,16 +243,25 @@ class PrefillMainloop(Mainloop):
             MBarriers("work_full", RECORDS, 1, 0, False, ("produce",), both),
             MBarriers("work_empty", RECORDS, self.consumers, 0, True, both, ("produce",)),
         ]
+        if rest:
+            buffers += [SharedBuffer("q_rest", (self.consumers, M, rest), t, "the same, second tiles"), SharedBuffer("k_rest", (stages, keys, rest), t, "second key tiles")]
+            rest_bytes = keys * rest * t.nbytes // self.loader.rest_copies(problem)
+            barriers.append(MBarriers("q_rest_full", self.consumers, 1, M * rest * t.nbytes, False, ("q copies",), both))
+            barriers.append(MBarriers("k_rest_full", stages, self.loader.rest_copies(problem), rest_bytes, False, ("k copies",), both))
         if self.v_operand.TRANSPOSED:
-            buffers.append(SharedBuffer("vt_ring", (stages, d, TILE), t, "value tiles, transposed"))
+            buffers.append(SharedBuffer("vt_ring", (stages, dv, keys), t, "value tiles, transposed"))
             barriers += [MBarriers("vt_full", stages, 1, 0, False, ("produce",), both), MBarriers("vt_empty", stages, self.consumers, 0, True, both, ("produce",))]
         if self.scale.ROW_FACTORS:
             buffers.append(SharedBuffer("factors", (RECORDS * self.consumers, M), DType.F32, "factors of the units' rows"))
         if self.epilogue.STAGED:
             buffers.append(SharedBuffer("o_smem", (self.consumers, M, problem.value_tile_dim), self.epilogue.dtype, "output rows on their way"))
         if self.scale.KEY_SCALES:
-            buffers.append(SharedBuffer("k_scales", (stages, TILE), DType.F32, "scales of key tiles"))
+            buffers.append(SharedBuffer("k_scales", (stages, keys), DType.F32, "scales of key tiles"))
             barriers.append(MBarriers("scales_full", stages, 1, 0, False, ("produce",), both))
+        if self.scale.VALUE_SCALES:
+            buffers.append(SharedBuffer("v_ratios", (stages, keys), DType.F32, "scales of value tiles, relative"))
+            buffers.append(SharedBuffer("v_tops", (stages, M), DType.F32, "largest scale of value tiles"))
+            barriers.append(MBarriers("ratios_full", stages, 1, 0, False, ("produce",), both))
         named = [NamedBarriers("turn", 8, 2, 256)] if self.turns(problem) else []
         if not self.v_operand.TRANSPOSED:
             named.append(NamedBarriers("both", 10, 1, 128 * self.consumers))
@@ -255,8 +274,8 @@ class PrefillMainloop(Mainloop):
 
 @jit
 def produce(
-    args, units, only, q_smem, work, factors, k_boxes, v_boxes, v_ring, vt_ring, k_scales, work_full, work_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty,
-    vt_full, vt_empty, scales_full,
+    args, units, only, q_smem, q_rest, work, factors, k_boxes, k_rest_boxes, v_boxes, v_ring, vt_ring, k_scales, v_ratios, v_tops, work_full, work_empty, q_full, q_rest_full, q_empty, k_full, k_rest_full, k_empty, v_full, v_empty,
+    vt_full, vt_empty, scales_full, ratios_full,
 ):
     """Producer role: loads (and for fp8 transposes) the tiles of its CTA's units, and prepares the next unit while the first tile of one is on its way.
 
@@ -278,16 +297,23 @@ def produce(
         if count > 0:
             q_start = word_of(work, item, 2)
             for w in static_range(CONSUMERS):
-                load_query_tile(args, q_smem, q_full, q_empty, w, visited, q_head, q_start + row0 + w * 64)
+                load_query_tile(args, q_smem, q_rest, q_full, q_rest_full, q_empty, w, visited, q_head, q_start + row0 + w * 64)
         kept, at = open_tiles(args, seq, q_head, row0, last)
         previous = 0
+        if VALUE_SCALES:
+            # nothing that is published: the loop carries a tile's scales to the next round
+            value_scales = vec_index(TILE).to(F32)
         for i in range(count):
             tile, kept, at = next_tile(args, seq, q_head, row0, last, kept, at)
             slot = slot_of(done + i)
             if KEY_SCALES:
                 scales = read_key_scales(args, source, tile, kv_len, head)
+            if VALUE_SCALES:
+                fetched = read_value_scales(args, source, tile, kv_len, head)
             acquire(k_empty, done + i)
             load_key_tile(args, source, k_boxes, k_full[slot], slot, tile, kv_len, head)
+            if REST:
+                load_rest_tile(args, source, k_rest_boxes, k_rest_full[slot], slot, tile, kv_len, head)
             acquire(v_empty, done + i)
             load_value_tile(args, source, v_boxes, v_full[slot], slot, tile, kv_len, head)
             if i == 0:
@@ -295,14 +321,16 @@ def produce(
             if TRANSPOSED:
                 # one tile late, while this one's copies are on their way
                 if i > 0:
-                    transpose_tile(done + i - 1, kv_len - previous * TILE, v_ring, vt_ring, v_full, v_empty, vt_full, vt_empty)
+                    transpose_tile(done + i - 1, kv_len - previous * TILE, v_ring, vt_ring, v_full, v_empty, vt_full, vt_empty, value_scales, v_ratios, v_tops, ratios_full)
                 previous = tile
+                if VALUE_SCALES:
+                    value_scales = fetched
             if KEY_SCALES:
                 smem_store(k_scales.slot(slot), scales)
                 barrier_arrive(scales_full[slot])
         if count > 0:
             if TRANSPOSED:
-                transpose_tile(done + count - 1, kv_len - previous * TILE, v_ring, vt_ring, v_full, v_empty, vt_full, vt_empty)
+                transpose_tile(done + count - 1, kv_len - previous * TILE, v_ring, vt_ring, v_full, v_empty, vt_full, vt_empty, value_scales, v_ratios, v_tops, ratios_full)
             visited += 1
             done += count
         else:
@@ -319,6 +347,13 @@ def raw_scores(k_scales, k_empty, scales_full, i, s):
         s = s * smem_load_cols(k_scales.slot(slot_of(i)), s)[None, :]
     release(k_empty, i)
     return s
+
+
+@jit
+def weighed(v_ratios, ratios_full, i, p):
+    """P of tile i as it meets V: weights times the scales of their keys' values, relative to the largest."""
+    barrier_wait(ratios_full[slot_of(i)], use_of(i))
+    return p * smem_load_cols(v_ratios.slot(slot_of(i)), p)[None, :]
 
 
 @jit
@@ -340,34 +375,42 @@ def logits(args, s, factor, tile, first_row, q_head, of_head, kv_len, masked: co
 
 @jit
 def step(
-    args, w: constexpr, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, i, tile, first_row, q_head, of_head, kv_len, factor, unit, o, p, m,
+    args, w: constexpr, q, q_rest, k_ring, k_rest, v_tiles, k_scales, v_ratios, v_tops, k_full, k_rest_full, k_empty, v_full, v_empty, scales_full, ratios_full, turn, i, tile, first_row, q_head, of_head, kv_len, factor, unit, o, p, m,
     l, masked: constexpr,
 ):
     """QK of tile i and PV of tile i - 1 in flight together; the softmax of tile i under PV."""
     operand = p_operand(p, o[0])
     wait_slot(k_full, i)
     s = qk_rows(q, k_ring.slot(slot_of(i)))
+    if REST:
+        s = add_rest(q_rest, k_rest, k_rest_full, i, s)
     wait_slot(v_full, i - 1)
     product = begin_pv(operand, v_tiles, slot_of(i - 1), o)
     s = wgmma_wait(1, s)
     s = raw_scores(k_scales, k_empty, scales_full, i, s)
     s = logits(args, s, factor, tile, first_row, q_head, of_head, kv_len, masked)
     larger = larger_maximum(s, m)
-    o, product = go_on_with_pv(operand, v_tiles, slot_of(i - 1), o, product)
+    if VALUE_SCALES:
+        # their barrier was waited for when P was made
+        top = smem_load_rows(v_tops.slot(slot_of(i - 1)), o[0])
+    o, product = go_on_with_pv(operand, v_tiles, slot_of(i - 1), o, product, top)
     if TURNS:
         larger = named_wait_for(turn[w], larger)
     p, alpha = weights(s, m, larger, unit, masked)
     l = pin(add_weights(l, alpha, p))
     if TURNS:
         named_arrive(turn[1 - w])
-    o = end_pv(o, product)
+    if VALUE_SCALES:
+        p = weighed(v_ratios, ratios_full, i, p)
+    o = end_pv(o, product, top)
     release(v_empty, i - 1)
     return rescaled(o, alpha), p, larger, l
 
 
 @jit
 def attend(
-    args, w: constexpr, q_smem, work, factors, k_ring, v_tiles, v_atoms, k_scales, work_full, work_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty, scales_full, turn, both, o_smem
+    args, w: constexpr, q_smem, q_rest_smem, work, factors, k_ring, k_rest, v_tiles, v_atoms, k_scales, v_ratios, v_tops, work_full, work_empty, q_full, q_rest_full, q_empty, k_full, k_rest_full, k_empty,
+    v_full, v_empty, scales_full, ratios_full, turn, both, o_smem
 ):
     """Consumer role: 64 of a unit's rows.  What the steps do not need is read from the unit's record where it is needed: registers are short."""
     if TURNS:
@@ -390,7 +433,8 @@ def attend(
         m = full_rows(s, float("-inf"))
         if ROW_FACTORS:
             # early: its way from memory is long
-            values = value_factor(args, q_head // GROUP)
+            if not VALUE_SCALES:
+                values = value_factor(args, q_head // GROUP)
             factor = smem_load_rows(factors.slot(item % RECORDS * CONSUMERS + w), s)
         else:
             factor = whole_factor(args, s)
@@ -408,13 +452,19 @@ def attend(
             q = take_queries(q_smem, q_full, q_empty, w, visited, s)
             visited += 1
             wait_slot(k_full, done)
-            s = wgmma_wait(0, qk_rows(q, k_ring.slot(slot_of(done))))
+            if REST:
+                q_rest = take_queries(q_rest_smem, q_rest_full, q_empty, w, visited - 1, s)
+                s = wgmma_wait(0, add_rest(q_rest, k_rest, k_rest_full, done, qk_rows(q, k_ring.slot(slot_of(done)))))
+            else:
+                s = wgmma_wait(0, qk_rows(q, k_ring.slot(slot_of(done))))
             give_queries_back(q_empty, w, True)
             s = raw_scores(k_scales, k_empty, scales_full, done, s)
             s = logits(args, s, factor, tile_0, first_row, q_head, of_head, kv_len, True)
             m = larger_maximum(s, m)
             p, alpha = weights(s, m, m, unit, True)
             l = thread_sums(p)
+            if VALUE_SCALES:
+                p = weighed(v_ratios, ratios_full, done, p)
             if not TRANSPOSED:
                 if (tile_0 + 1) * TILE > kv_len:
                     wait_slot(v_full, done)
@@ -422,7 +472,7 @@ def attend(
             if MASK_ALL:
                 for i in range(1, count):
                     o, p, m, l = step(
-                        args, w, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i, first_row, q_head, of_head, kv_len, factor,
+                        args, w, q, q_rest, k_ring, k_rest, v_tiles, k_scales, v_ratios, v_tops, k_full, k_rest_full, k_empty, v_full, v_empty, scales_full, ratios_full, turn, done + i, tile_0 - i, first_row, q_head, of_head, kv_len, factor,
                         unit, o, p, m, l, True,
                     )
             else:
@@ -431,7 +481,11 @@ def attend(
                 full = kv_len // TILE
                 if CAUSAL:
                     full = maximum(first_row + 1, 0) // TILE
-                masked = uniform(2 if (count > 1) & (tile_1 >= full) else 1)
+                if TILE == 128:
+                    masked = uniform(2 if (count > 1) & (tile_1 >= full) else 1)
+                else:
+                    # three of 64 keys
+                    masked = uniform(minimum(maximum(tile_0 - full + 1, 1), count))
                 if BOUNDED:
                     # the same two loops once more for tiles from `last` on, which hold the first keys that a query sees: text of their own would be a third step
                     whole = cdiv(maximum(first_key(args, 0, first_row + 64), 0), TILE)
@@ -439,36 +493,38 @@ def attend(
                     for part in range(uniform(2 if last < count else 1)):
                         for i in range(last if part > 0 else 1, count if part > 0 else masked):
                             o, p, m, l = step(
-                                args, w, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i, first_row, q_head, of_head, kv_len, factor,
+                                args, w, q, q_rest, k_ring, k_rest, v_tiles, k_scales, v_ratios, v_tops, k_full, k_rest_full, k_empty, v_full, v_empty, scales_full, ratios_full, turn, done + i, tile_0 - i, first_row, q_head, of_head, kv_len, factor,
                                 unit, o, p, m, l, True,
                             )
                         for i in range(count if part > 0 else masked, last):
                             o, p, m, l = step(
-                                args, w, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i, first_row, q_head, of_head, kv_len, factor,
+                                args, w, q, q_rest, k_ring, k_rest, v_tiles, k_scales, v_ratios, v_tops, k_full, k_rest_full, k_empty, v_full, v_empty, scales_full, ratios_full, turn, done + i, tile_0 - i, first_row, q_head, of_head, kv_len, factor,
                                 unit, o, p, m, l, False,
                             )
                 else:
                     for i in range(1, masked):
                         o, p, m, l = step(
-                            args, w, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i if POSITIONAL else tile_1, first_row, q_head, of_head, kv_len, factor,
+                            args, w, q, q_rest, k_ring, k_rest, v_tiles, k_scales, v_ratios, v_tops, k_full, k_rest_full, k_empty, v_full, v_empty, scales_full, ratios_full, turn, done + i, tile_0 - i if POSITIONAL else tile_1, first_row, q_head, of_head, kv_len, factor,
                             unit, o, p, m, l, True,
                         )
                     for i in range(masked, count):
                         o, p, m, l = step(
-                            args, w, q, k_ring, v_tiles, k_scales, k_full, k_empty, v_full, v_empty, scales_full, turn, done + i, tile_0 - i, first_row, q_head, of_head, kv_len, factor,
+                            args, w, q, q_rest, k_ring, k_rest, v_tiles, k_scales, v_ratios, v_tops, k_full, k_rest_full, k_empty, v_full, v_empty, scales_full, ratios_full, turn, done + i, tile_0 - i, first_row, q_head, of_head, kv_len, factor,
                             unit, o, p, m, l, MASK_ALL,
                         )
             give_queries_back(q_empty, w, False)
             end = done + count - 1
             wait_slot(v_full, end)
             operand = p_operand(p, o[0])
-            o, product = go_on_with_pv(operand, v_tiles, slot_of(end), o, begin_pv(operand, v_tiles, slot_of(end), o))
-            o = end_pv(o, product)
+            if VALUE_SCALES:
+                top = smem_load_rows(v_tops.slot(slot_of(end)), o[0])
+            o, product = go_on_with_pv(operand, v_tiles, slot_of(end), o, begin_pv(operand, v_tiles, slot_of(end), o), top)
+            o = end_pv(o, product, top)
             release(v_empty, end)
             done += count
         total = like_rows(row_sums(l), s)
         inverse = inverse_of_rows(denominator(args, total, m * unit, q_head))
-        if ROW_FACTORS:
+        if ROW_FACTORS and not VALUE_SCALES:
             inverse = inverse * values
         q_head = word_of(work, item, 1)
         q_start = word_of(work, item, 2)
@@ -509,6 +565,13 @@ def prefill(args):
     else:
         k_boxes = alias(k_ring, [STAGES * COPIES, BOX_ROWS, BOX_COLS])
         v_boxes = alias(v_ring, [STAGES * COPIES, BOX_ROWS, BOX_COLS])
+    if REST:
+        q_rest = alloc([CONSUMERS, 64, REST_DIM], DTYPE)
+        k_rest = alloc([STAGES, TILE, REST_DIM], DTYPE)
+        if REST_COPIES == 1:
+            k_rest_boxes = k_rest
+        else:
+            k_rest_boxes = alias(k_rest, [STAGES * REST_COPIES, BOX_ROWS, REST_DIM])
     work = alloc_plain([RECORDS, WORDS, 1], I32)
     if ROW_FACTORS:
         factors = alloc_plain([RECORDS * CONSUMERS, 64], F32)
@@ -518,6 +581,9 @@ def prefill(args):
     q_empty = alloc_barriers(CONSUMERS, init=READY, more=True)
     k_full = alloc_barriers(STAGES, COPIES, expect_bytes=BOX_BYTES, more=True)
     v_full = alloc_barriers(STAGES, COPIES, expect_bytes=BOX_BYTES, more=True)
+    if REST:
+        q_rest_full = alloc_barriers(CONSUMERS, expect_bytes=Q_REST_BYTES, more=True)
+        k_rest_full = alloc_barriers(STAGES, REST_COPIES, expect_bytes=REST_BOX_BYTES, more=True)
     if TRANSPOSED:
         v_empty = alloc_barriers(STAGES, init=READY, more=True)
         vt_ring = alloc([STAGES, HEAD_DIM, TILE], DTYPE)
@@ -541,6 +607,10 @@ def prefill(args):
     if KEY_SCALES:
         k_scales = alloc_plain([STAGES, TILE], F32)
         scales_full = alloc_barriers(STAGES, more=True)
+    if VALUE_SCALES:
+        v_ratios = alloc_plain([STAGES, TILE], F32)
+        v_tops = alloc_plain([STAGES, 64], F32)
+        ratios_full = alloc_barriers(STAGES, more=True)
     if TURNS:
         turn = alloc_named(8, 2, 256)
     k_empty = alloc_barriers(STAGES, CONSUMERS, init=READY)
@@ -549,12 +619,12 @@ def prefill(args):
     if CONSUMERS == 1:
         warp_specialize(
             [
-                (attend, (args, 0, q_smem, work, factors, k_ring, v_tiles, v_atoms, k_scales, work_full, work_empty, q_full, q_empty, k_full, k_empty, tiles_full, tiles_empty, scales_full, turn, both, o_smem)),
+                (attend, (args, 0, q_smem, q_rest, work, factors, k_ring, k_rest, v_tiles, v_atoms, k_scales, v_ratios, v_tops, work_full, work_empty, q_full, q_rest_full, q_empty, k_full, k_rest_full, k_empty, tiles_full, tiles_empty, scales_full, ratios_full, turn, both, o_smem)),
                 (
                     produce,
                     (
-                        args, units, only, q_smem, work, factors, k_boxes, v_boxes, v_ring, vt_ring, k_scales, work_full, work_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty,
-                        vt_full, vt_empty, scales_full,
+                        args, units, only, q_smem, q_rest, work, factors, k_boxes, k_rest_boxes, v_boxes, v_ring, vt_ring, k_scales, v_ratios, v_tops, work_full, work_empty, q_full, q_rest_full, q_empty, k_full, k_rest_full, k_empty, v_full, v_empty,
+                        vt_full, vt_empty, scales_full, ratios_full,
                     ),
                 ),
             ],
@@ -564,13 +634,13 @@ def prefill(args):
     else:
         warp_specialize(
             [
-                (attend, (args, 0, q_smem, work, factors, k_ring, v_tiles, v_atoms, k_scales, work_full, work_empty, q_full, q_empty, k_full, k_empty, tiles_full, tiles_empty, scales_full, turn, both, o_smem)),
-                (attend, (args, 1, q_smem, work, factors, k_ring, v_tiles, v_atoms, k_scales, work_full, work_empty, q_full, q_empty, k_full, k_empty, tiles_full, tiles_empty, scales_full, turn, both, o_smem)),
+                (attend, (args, 0, q_smem, q_rest, work, factors, k_ring, k_rest, v_tiles, v_atoms, k_scales, v_ratios, v_tops, work_full, work_empty, q_full, q_rest_full, q_empty, k_full, k_rest_full, k_empty, tiles_full, tiles_empty, scales_full, ratios_full, turn, both, o_smem)),
+                (attend, (args, 1, q_smem, q_rest, work, factors, k_ring, k_rest, v_tiles, v_atoms, k_scales, v_ratios, v_tops, work_full, work_empty, q_full, q_rest_full, q_empty, k_full, k_rest_full, k_empty, tiles_full, tiles_empty, scales_full, ratios_full, turn, both, o_smem)),
                 (
                     produce,
                     (
-                        args, units, only, q_smem, work, factors, k_boxes, v_boxes, v_ring, vt_ring, k_scales, work_full, work_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty,
-                        vt_full, vt_empty, scales_full,
+                        args, units, only, q_smem, q_rest, work, factors, k_boxes, k_rest_boxes, v_boxes, v_ring, vt_ring, k_scales, v_ratios, v_tops, work_full, work_empty, q_full, q_rest_full, q_empty, k_full, k_rest_full, k_empty, v_full, v_empty,
+                        vt_full, vt_empty, scales_full, ratios_full,
                     ),
                 ),
             ],

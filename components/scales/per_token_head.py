@@ -77,13 +77,19 @@ def row_factor(args, seq, row, q_len, q_head):
 
 
 @jit
-def read_key_scales(args, page_row, tile, kv_len, head):
-    """Prefill: scales of a key tile in the producer's registers, 0 past the sequence's end; page_row: pointer to the sequence's page ids."""
+def token_scales(page_row, tile, kv_len, head, scales, page_stride, row_stride, head_stride):
+    """Prefill: scales of a tile's tokens in the producer's registers, 0 past the sequence's end; page_row: pointer to the sequence's page ids."""
     key = tile * TILE + vec_index(TILE)
     there = key < kv_len
     page = load(page_row + key // PAGE, mask=there, other=0)
-    offset = as_int64(page) * args.k_scale_page_stride + as_int64(key % PAGE // SCALE_ROW) * args.k_scale_row_stride + head * args.k_scale_head_stride
-    return load(args.k_scale + offset + key % PAGE % SCALE_ROW, mask=there, other=0.0)
+    offset = as_int64(page) * page_stride + as_int64(key % PAGE // SCALE_ROW) * row_stride + head * head_stride
+    return load(scales + offset + key % PAGE % SCALE_ROW, mask=there, other=0.0)
+
+
+@jit
+def read_key_scales(args, page_row, tile, kv_len, head):
+    """Prefill: scales of a key tile."""
+    return token_scales(page_row, tile, kv_len, head, args.k_scale, args.k_scale_page_stride, args.k_scale_row_stride, args.k_scale_head_stride)
 
 
 @jit

@@ -2,7 +2,7 @@
 
 V scales have the layout of K's (`per_token_head`) and may lie in extra rows of the V cache.  A weight of the softmax is multiplied by its key's V scale before the product with
 V; the row sums count it as it was.  So that weights keep the range of e4m3 whatever the scales are, a tile's are divided by the largest magnitude among them, and its product is
-multiplied by that where it is added to the output: the V operand adds key tiles in fp32.  The producer warp of V does this arithmetic, and passes ratios and divisor on in a ring
+multiplied by that where it is added to the output: the V operand adds key tiles in fp32.  The producer of V does this arithmetic, and passes ratios and divisor on in a ring
 of their own that lives and dies with the V tile's slot.
 """
 
@@ -11,7 +11,16 @@ from __future__ import annotations
 import torch
 from attrs import frozen
 
-from tle_attn.components.scales.per_token_head import PerTokenHead, fetch_key_scales, publish_key_scales, query_factor, scale_places  # noqa: F401  (the block's device text)
+from tle_attn.components.scales.per_token_head import (  # noqa: F401  (the block's device text)
+    PerTokenHead,
+    fetch_key_scales,
+    publish_key_scales,
+    query_factor,
+    read_key_scales,
+    row_factor,
+    scale_places,
+    token_scales,
+)
 from tle_attn.dialect import absolute, barrier_arrive, fdiv, jit, load, maximum, reduce_max, smem_store, vec_index, where
 from tle_attn.errors import SpecError
 from tle_attn.spec import Argument, Constant, Function, Port, Problem
@@ -57,7 +66,7 @@ class PerTokenHeadKV(PerTokenHead):
         s = Port("s", DType.F32, ("key", "query"), (TILE, n), layout="mma")
         return (
             Function("query_factor", (s,), (Port("factor", DType.F32, ("query",), (n,)),)), Function("fetch_key_scales"), Function("publish_key_scales"),
-            Function("fetch_value_scales"), Function("publish_value_scales"),
+            Function("fetch_value_scales"), Function("publish_value_scales"), Function("row_factor"), Function("read_key_scales"), Function("read_value_scales"),
         )  # fmt: skip
 
     @staticmethod
@@ -75,8 +84,14 @@ def fetch_value_scales(args, ids, lane, tile, valid, head):
 
 
 @jit
+def read_value_scales(args, page_row, tile, kv_len, head):
+    """Prefill: scales of a V tile."""
+    return token_scales(page_row, tile, kv_len, head, args.v_scale, args.v_scale_page_stride, args.v_scale_row_stride, args.v_scale_head_stride)
+
+
+@jit
 def publish_value_scales(ratios, tops, full, i, scales):
-    """Tile i's scales into its ring slot: as ratios to the largest magnitude, and that, once for each query column."""
+    """Tile i's scales into its ring slot: as ratios to the largest magnitude, and that, once for each of a tile's queries."""
     top = maximum(reduce_max(absolute(scales), 0), LEAST_TOP)
     smem_store(ratios.slot(slot_of(i)), fdiv(scales, top))
     smem_store(tops.slot(slot_of(i)), where(vec_index(COLUMNS) >= 0, top, 0.0))

@@ -28,7 +28,7 @@ class RowSigmoid(SigmoidWeights):
         return super().constants(problem) | weight
 
     def provides(self, problem: Problem) -> tuple[Function, ...]:
-        return step_functions()
+        return step_functions(problem)
 
     def reference(self, s: torch.Tensor, factor: torch.Tensor, problem: Problem) -> torch.Tensor:  # type: ignore[override]
         """Semantic definition of `weights`, float64: P; the factor of what was before is 1."""

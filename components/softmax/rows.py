@@ -17,14 +17,13 @@ from tle_attn.spec.problem import at_least
 from tle_attn.spec.types import DType
 
 M = 64
-TILE = 128
 #: largest finite value of the element type that P is stored in; bf16 keeps P as precise at any scale, its limit bounds the fp32 sums
 P_MAX = {DType.BF16: 2.0**20, DType.FP8: 448.0}
 
 
-def step_functions() -> tuple[Function, ...]:
+def step_functions(problem: Problem) -> tuple[Function, ...]:
     """What a prefill softmax gives its mainloop for 64 query rows and a key tile."""
-    s, p = (Port(name, DType.F32, ("query", "key"), (M, TILE), layout="mma") for name in ("s", "p"))
+    s, p = (Port(name, DType.F32, ("query", "key"), (M, problem.prefill_keys), layout="mma") for name in ("s", "p"))
     m, factor = (Port(name, DType.F32, ("query",), (M,)) for name in ("m", "factor"))
     return (Function("larger_maximum", (s, m), (m,)), Function("weights", (s, m, m, factor), (p,)), Function("add_weights"), Function("row_sums"))
 
@@ -61,7 +60,7 @@ class RowSoftmax(Block):
         return {"P_EXPONENT": Constant(float(self.exponent(problem)), "P, l and O carry 2**P_EXPONENT")}
 
     def provides(self, problem: Problem) -> tuple[Function, ...]:
-        return step_functions()
+        return step_functions(problem)
 
     def reference(self, s: torch.Tensor, m: torch.Tensor, l: torch.Tensor, factor: torch.Tensor, problem: Problem) -> tuple[torch.Tensor, ...]:
         """Semantic definition of a step, float64: p, m, l (a row's sum) and what O is multiplied by."""

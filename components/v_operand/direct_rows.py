@@ -25,7 +25,6 @@ from tle_attn.spec import Block, Constant, Function, Port, Problem
 from tle_attn.spec.types import DType
 
 M = 64
-TILE = 128
 
 
 @frozen(kw_only=True)
@@ -44,7 +43,7 @@ class DirectRows(Block):
         return {"TRANSPOSED": Constant(False, "V tiles are transposed in shared memory"), "FP32_SUMS": Constant(False, "products of key tiles are added in fp32")}
 
     def provides(self, problem: Problem) -> tuple[Function, ...]:
-        p = Port("p", DType.F32, ("query", "key"), (M, TILE), layout="mma")
+        p = Port("p", DType.F32, ("query", "key"), (M, problem.prefill_keys), layout="mma")
         return (Function("p_operand", (p,)), *(Function(name) for name in ("no_output", "begin_pv", "go_on_with_pv", "end_pv", "rescaled", "output_rows")), Function("clear_rows"))
 
     @staticmethod
@@ -72,13 +71,13 @@ def begin_pv(p, v_tiles, slot, o):
 
 
 @jit
-def go_on_with_pv(p, v_tiles, slot, o, product):
+def go_on_with_pv(p, v_tiles, slot, o, product, top):
     """Once the scores are there: nothing to do."""
     return o, product
 
 
 @jit
-def end_pv(o, product):
+def end_pv(o, product, top):
     """The state with the product in it."""
     return (wgmma_wait(0, product),)
 

@@ -17,7 +17,6 @@ from tle_attn.spec.problem import one_of
 from tle_attn.spec.types import DType
 
 M = 64
-TILE = 128
 
 
 @frozen(kw_only=True)
@@ -42,10 +41,10 @@ class Fp8Transpose(Block):
     def check(self, problem: Problem) -> None:
         if problem.dtype is not DType.FP8:
             raise SpecError("bf16 V needs no transpose", key="block", value=self.NAME, allowed="direct_rows", reason="wgmma reads bf16 operands of either major axis")
-        if problem.tile_dim not in (64, 128):
+        if self.sums == "fp32" and problem.value_tile_dim > 128:
             raise SpecError(
-                f"fp8 V of head_dim {problem.head_dim} has no transpose", key="problem.head_dim", value=problem.head_dim, allowed=(64, 96, 128),
-                reason="a tile row is one 128-byte swizzle block at most",
+                f"sums in fp32 are for heads of 128 values at most, not {problem.v_dim}", key="sums", value=self.sums, allowed='"tensor_cores"',
+                reason="a product of 64 x 128 beside sums of 64 x 256 takes more registers than a warpgroup has, and ptxas spills in every step",
             )
 
     def constants(self, problem: Problem) -> dict[str, Constant]:
@@ -55,7 +54,7 @@ class Fp8Transpose(Block):
         }
 
     def provides(self, problem: Problem) -> tuple[Function, ...]:
-        p = Port("p", DType.F32, ("query", "key"), (M, TILE), layout="mma")
+        p = Port("p", DType.F32, ("query", "key"), (M, problem.prefill_keys), layout="mma")
         return (Function("p_operand", (p,)), *(Function(name) for name in ("no_output", "begin_pv", "go_on_with_pv", "end_pv", "rescaled", "output_rows", "transpose_tile")))
 
     @staticmethod
@@ -84,20 +83,27 @@ def begin_pv(p, v_tiles, slot, o):
 
 
 @jit
-def go_on_with_pv(p, v_tiles, slot, o, product):
+def go_on_with_pv(p, v_tiles, slot, o, product, top):
     """Once the scores are there: add the even half, start the odd one."""
     if FP32_SUMS:
-        even = o[0] * o[2][:, None] + wgmma_wait(0, product)
+        even = wgmma_wait(0, product)
+        if VALUE_SCALES:
+            # top: the tile's largest scale, in every row
+            even = even * top[:, None]
+        even = o[0] * o[2][:, None] + even
         o = (even, o[1], o[2])
         product = wgmma(p, v_tiles.slot(2 * slot + 1), trans_b=True)
     return o, product
 
 
 @jit
-def end_pv(o, product):
+def end_pv(o, product, top):
     """The state with the product in it."""
     if FP32_SUMS:
-        return o[0], o[1] * o[2][:, None] + wgmma_wait(0, product), o[2]
+        odd = wgmma_wait(0, product)
+        if VALUE_SCALES:
+            odd = odd * top[:, None]
+        return o[0], o[1] * o[2][:, None] + odd, o[2]
     else:
         return (wgmma_wait(0, product),)
 
@@ -121,11 +127,14 @@ def output_rows(o):
 
 
 @jit
-def transpose_tile(i, valid, v_ring, vt_ring, v_full, v_empty, vt_full, vt_empty):
+def transpose_tile(i, valid, v_ring, vt_ring, v_full, v_empty, vt_full, vt_empty, scales, v_ratios, v_tops, ratios_full):
     """Producer: V^T of tile i, keys from `valid` on zero: unused slots of a last page may hold NaN, and 0 * NaN is NaN."""
     wait_slot(v_full, i)
     v = transposed(v_ring.slot(slot_of(i)), valid)
     acquire(vt_empty, i)
+    if VALUE_SCALES:
+        # of the same slot, and wanted first
+        publish_value_scales(v_ratios, v_tops, ratios_full, i, scales)
     smem_store(vt_ring.slot(slot_of(i)), v)
     # also ends the reads of V: an arrival alone does not wait for them
     fence_async()

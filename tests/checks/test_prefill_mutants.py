@@ -11,7 +11,7 @@ from tle_attn.codegen import MARK, generate
 from tle_attn.emu import EmulationError
 from tle_attn.runtime.executors import EmulatedExecutor, import_generated
 
-RECIPES = ("hy3/prefill_bf16", "hy3/prefill_fp8", "hy3/prefill_fp8_per_token_block_mask")
+RECIPES = ("hy3/prefill_bf16", "hy3/prefill_fp8", "hy3/prefill_fp8_per_token_block_mask", "variants/prefill_bf16_d192_v128", "variants/prefill_fp8_kv_per_token")
 #: units of several key tiles, more than the rings hold, on few CTAs; units without a key, which pass through nothing but the unit records
 BATCHES = (Batch("tiles", ((260, 700), (3, 3), (130, 130)), sms=2), Batch("nothing", ((1, 0),) * 12, sms=2))
 SCHEDULES = 2

@@ -85,9 +85,9 @@ def test_a_block_of_prefill_in_a_decode_kernel(slots, fitting):
     (None, {"softmax": RowSigmoid(), "epilogue": StoreRows(lse="e")}, "epilogue.lse", ("softmax/row_sigmoid has no sum of weights", "softmax/rows")),
     (None, {"softmax": RowSigmoid(), "score": (Sink(),)}, "score", ("softmax/row_sigmoid has no sum of weights",)),
     (None, {"mask": (Causal(), MaskExpression(value="key % 2 == 0")), "tiles": BlockMask()}, "tiles.block", ("a block mask goes with the causal mask alone",)),
-    (Problem(head_dim=256), {}, "problem.head_dim", ("prefill has no heads of 256", "64, 96, 128", "serialised")),
-    (Problem(head_dim=192), {}, "problem.head_dim", ("prefill has no heads of 192",)),
-    (Problem(head_dim=192, value_dim=128), {}, "problem.value_dim", ("K and V of one width", "a ring of one slot")),
+    (Problem(head_dim=256), {"tiles": BlockMask()}, "tiles.block", ("a block mask speaks of 128 keys at a time", "with heads of 256 a key tile has 64")),
+    (Problem(head_dim=192), {}, "problem.value_dim", ("no heads of 192 elements with 192 values", "96, 128", "as wide as the first tile of K, 128 columns")),
+    (Problem(head_dim=64, value_dim=128), {}, "problem.value_dim", ("no heads of 64 elements with 128 values", "as head_dim")),
     (None, {"consumers": 1, "exclusive_exp": True}, "exclusive_exp", ("one consumer has nobody to take turns with",)),
 ])  # fmt: skip
 def test_options_that_contradict_each_other(problem, slots, key, parts):

@@ -589,7 +589,8 @@ def _barrier_address(barrier):
 def _pairs_layout(dim, keys):
     """[dim / 2 pairs of head elements, keys] of 16 bits as the fragments of ldmatrix.trans, 4 warps along the pairs."""
     registers = [[0, 1], [0, 8], [8, 0]] + [[0, 16 << i] for i in range((keys // 16).bit_length() - 1)]
-    warps = [[16, 0], [32, 0]] if dim == 128 else [[16, 0], [0, 0]]
+    registers += [[64, 0]] if dim == 256 else []
+    warps = [[16, 0], [0, 0]] if dim == 64 else [[16, 0], [32, 0]]
     return gl.DistributedLinearLayout(reg_bases=registers, lane_bases=[[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]], warp_bases=warps, block_bases=[], shape=[dim // 2, keys])
 
 
@@ -603,7 +604,7 @@ def _key_order(tile):
 def transposed(v_tile, valid):
     keys: constexpr = v_tile.mem.shape[0]
     dim: constexpr = v_tile.mem.shape[1]
-    pairs = _reinterpret(v_tile.mem, gl.int16, [keys, dim // 2], gl.NVMMASharedLayout(dim, 16, rank=2)).permute((1, 0)).load(_pairs_layout(dim, keys))
+    pairs = _reinterpret(v_tile.mem, gl.int16, [keys, dim // 2], gl.NVMMASharedLayout(min(dim, 128), 16, rank=2)).permute((1, 0)).load(_pairs_layout(dim, keys))
     if valid < keys:
         pairs = gl.where((gl.arange(0, keys, gl.SliceLayout(0, pairs.type.layout)) < valid)[None, :], pairs, 0)
     even, odd = gl.inline_asm_elementwise(

@@ -597,7 +597,8 @@ def _barrier_address(barrier):
 def _pairs_layout(dim, keys):
     """[dim / 2 pairs of head elements, keys] of 16 bits as the fragments of ldmatrix.trans, 4 warps along the pairs."""
     registers = [[0, 1], [0, 8], [8, 0]] + [[0, 16 << i] for i in range((keys // 16).bit_length() - 1)]
-    warps = [[16, 0], [32, 0]] if dim == 128 else [[16, 0], [0, 0]]
+    registers += [[64, 0]] if dim == 256 else []
+    warps = [[16, 0], [0, 0]] if dim == 64 else [[16, 0], [32, 0]]
     return gl.DistributedLinearLayout(reg_bases=registers, lane_bases=[[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]], warp_bases=warps, block_bases=[], shape=[dim // 2, keys])
 
 
@@ -611,7 +612,7 @@ def _key_order(tile):
 def transposed(v_tile, valid):
     keys: constexpr = v_tile.mem.shape[0]
     dim: constexpr = v_tile.mem.shape[1]
-    pairs = _reinterpret(v_tile.mem, gl.int16, [keys, dim // 2], gl.NVMMASharedLayout(dim, 16, rank=2)).permute((1, 0)).load(_pairs_layout(dim, keys))
+    pairs = _reinterpret(v_tile.mem, gl.int16, [keys, dim // 2], gl.NVMMASharedLayout(min(dim, 128), 16, rank=2)).permute((1, 0)).load(_pairs_layout(dim, keys))
     if valid < keys:
         pairs = gl.where((gl.arange(0, keys, gl.SliceLayout(0, pairs.type.layout)) < valid)[None, :], pairs, 0)
     even, odd = gl.inline_asm_elementwise(
@@ -775,13 +776,19 @@ def row_factor(scale_log2, q_scale, q_scale_batch_stride, q_scale_head_stride, s
 
 
 @jit
-def read_key_scales(k_scale, k_scale_page_stride, k_scale_row_stride, k_scale_head_stride, page_row, tile, kv_len, head):
-    """Prefill: scales of a key tile in the producer's registers, 0 past the sequence's end; page_row: pointer to the sequence's page ids."""
+def token_scales(page_row, tile, kv_len, head, scales, page_stride, row_stride, head_stride):
+    """Prefill: scales of a tile's tokens in the producer's registers, 0 past the sequence's end; page_row: pointer to the sequence's page ids."""
     key = tile * TILE + vec_index(TILE)
     there = key < kv_len
     page = load(page_row + key // PAGE, mask=there, other=0)
-    offset = as_int64(page) * k_scale_page_stride + as_int64(key % PAGE // SCALE_ROW) * k_scale_row_stride + head * k_scale_head_stride
-    return load(k_scale + offset + key % PAGE % SCALE_ROW, mask=there, other=0.0)
+    offset = as_int64(page) * page_stride + as_int64(key % PAGE // SCALE_ROW) * row_stride + head * head_stride
+    return load(scales + offset + key % PAGE % SCALE_ROW, mask=there, other=0.0)
+
+
+@jit
+def read_key_scales(k_scale, k_scale_page_stride, k_scale_row_stride, k_scale_head_stride, page_row, tile, kv_len, head):
+    """Prefill: scales of a key tile."""
+    return token_scales(page_row, tile, kv_len, head, k_scale, k_scale_page_stride, k_scale_row_stride, k_scale_head_stride)
 
 
 # ---- mask[0]: mask/causal
@@ -1086,8 +1093,8 @@ def prepare(
 def produce(
     k_desc, v_desc, block_ids, block_ids_stride, q_desc, scale_log2, q_scale, q_scale_batch_stride, q_scale_head_stride, k_scale,
     k_scale_page_stride, k_scale_row_stride, k_scale_head_stride, batch, query_heads, units, queue, units_, only, q_smem, work, factors,
-    k_boxes, v_boxes, v_ring, vt_ring, k_scales, work_full, work_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty,
-    vt_full, vt_empty, scales_full,
+    k_boxes, v_boxes, v_ring, vt_ring, k_scales, work_full, work_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty, vt_full,
+    vt_empty, scales_full,
 ):
     """Producer role: loads (and for fp8 transposes) the tiles of its CTA's units, and prepares the next unit while the first tile of one is on its way.
 
@@ -1328,8 +1335,7 @@ def prefill(
                     k_desc, v_desc, block_ids, block_ids_stride, q_desc, scale_log2, q_scale, q_scale_batch_stride, q_scale_head_stride,
                     k_scale, k_scale_page_stride, k_scale_row_stride, k_scale_head_stride, batch, query_heads, units, queue, units_, only,
                     q_smem, work, factors, k_boxes, v_boxes, v_ring, vt_ring, k_scales, work_full, work_empty, q_full, q_empty, k_full,
-                    k_empty, v_full, v_empty,
-                    vt_full, vt_empty, scales_full,
+                    k_empty, v_full, v_empty, vt_full, vt_empty, scales_full,
                 ),
             ),
         ],

@@ -399,13 +399,19 @@ def row_factor(scale_log2, q_scale, q_scale_batch_stride, q_scale_head_stride, s
 
 
 @jit
-def read_key_scales(k_scale, k_scale_page_stride, k_scale_row_stride, k_scale_head_stride, page_row, tile, kv_len, head):
-    """Prefill: scales of a key tile in the producer's registers, 0 past the sequence's end; page_row: pointer to the sequence's page ids."""
+def token_scales(page_row, tile, kv_len, head, scales, page_stride, row_stride, head_stride):
+    """Prefill: scales of a tile's tokens in the producer's registers, 0 past the sequence's end; page_row: pointer to the sequence's page ids."""
     key = tile * TILE + vec_index(TILE)
     there = key < kv_len
     page = load(page_row + key // PAGE, mask=there, other=0)
-    offset = as_int64(page) * k_scale_page_stride + as_int64(key % PAGE // SCALE_ROW) * k_scale_row_stride + head * k_scale_head_stride
-    return load(k_scale + offset + key % PAGE % SCALE_ROW, mask=there, other=0.0)
+    offset = as_int64(page) * page_stride + as_int64(key % PAGE // SCALE_ROW) * row_stride + head * head_stride
+    return load(scales + offset + key % PAGE % SCALE_ROW, mask=there, other=0.0)
+
+
+@jit
+def read_key_scales(k_scale, k_scale_page_stride, k_scale_row_stride, k_scale_head_stride, page_row, tile, kv_len, head):
+    """Prefill: scales of a key tile."""
+    return token_scales(page_row, tile, kv_len, head, k_scale, k_scale_page_stride, k_scale_row_stride, k_scale_head_stride)
 
 
 # ---- mask[0]: mask/causal
@@ -710,8 +716,8 @@ def prepare(
 def produce(
     k_desc, v_desc, block_ids, block_ids_stride, q_desc, scale_log2, q_scale, q_scale_batch_stride, q_scale_head_stride, k_scale,
     k_scale_page_stride, k_scale_row_stride, k_scale_head_stride, batch, query_heads, units, queue, units_, only, q_smem, work, factors,
-    k_boxes, v_boxes, v_ring, vt_ring, k_scales, work_full, work_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty,
-    vt_full, vt_empty, scales_full,
+    k_boxes, v_boxes, v_ring, vt_ring, k_scales, work_full, work_empty, q_full, q_empty, k_full, k_empty, v_full, v_empty, vt_full,
+    vt_empty, scales_full,
 ):
     """Producer role: loads (and for fp8 transposes) the tiles of its CTA's units, and prepares the next unit while the first tile of one is on its way.
 
@@ -952,8 +958,7 @@ def prefill(
                     k_desc, v_desc, block_ids, block_ids_stride, q_desc, scale_log2, q_scale, q_scale_batch_stride, q_scale_head_stride,
                     k_scale, k_scale_page_stride, k_scale_row_stride, k_scale_head_stride, batch, query_heads, units, queue, units_, only,
                     q_smem, work, factors, k_boxes, v_boxes, v_ring, vt_ring, k_scales, work_full, work_empty, q_full, q_empty, k_full,
-                    k_empty, v_full, v_empty,
-                    vt_full, vt_empty, scales_full,
+                    k_empty, v_full, v_empty, vt_full, vt_empty, scales_full,
                 ),
             ),
         ],

@@ -307,7 +307,7 @@ def fetch_value_scales(v_scale, v_scale_page_stride, v_scale_row_stride, v_scale
 
 @jit
 def publish_value_scales(ratios, tops, full, i, scales):
-    """Tile i's scales into its ring slot: as ratios to the largest magnitude, and that, once for each query column."""
+    """Tile i's scales into its ring slot: as ratios to the largest magnitude, and that, once for each of a tile's queries."""
     top = maximum(reduce_max(absolute(scales), 0), LEAST_TOP)
     smem_store(ratios.slot(slot_of(i)), fdiv(scales, top))
     smem_store(tops.slot(slot_of(i)), where(vec_index(COLUMNS) >= 0, top, 0.0))

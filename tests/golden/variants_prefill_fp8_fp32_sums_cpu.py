@@ -339,7 +339,8 @@ def begin_pv(p, v_tiles, slot):
 @jit
 def go_on_with_pv(p, v_tiles, slot, o, product):
     """Once the scores are there: add the even half, start the odd one."""
-    even = o[0] * o[2][:, None] + wgmma_wait(0, product)
+    even = wgmma_wait(0, product)
+    even = o[0] * o[2][:, None] + even
     o = (even, o[1], o[2])
     product = wgmma(p, v_tiles.slot(2 * slot + 1), trans_b=True)
     return o, product
@@ -348,7 +349,8 @@ def go_on_with_pv(p, v_tiles, slot, o, product):
 @jit
 def end_pv(o, product):
     """The state with the product in it."""
-    return o[0], o[1] * o[2][:, None] + wgmma_wait(0, product), o[2]
+    odd = wgmma_wait(0, product)
+    return o[0], o[1] * o[2][:, None] + odd, o[2]
 
 
 @jit

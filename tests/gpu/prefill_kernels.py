@@ -88,7 +88,11 @@ CONTIGUOUS = tuple(config(name, 8, 2) for name in DENSE if name not in PAGED)
 MASKED = tuple(config(name, 4, 2) for name in MASK)
 GROUPS = tuple(config(name, group, 3) for name in (BF16, *FP8[:1]) for group in (1, 2, 3, 5, 7, 16))
 HEAD_DIM_64 = tuple(config(f"variants/prefill_{dtype}_d64", kv_heads=2) for dtype in ("bf16", "fp8"))
+HEAD_DIM_192, HEAD_DIM_256 = (
+    tuple(config(f"variants/prefill_{dtype}_{name}", 5, 2, page) for dtype in ("bf16", "fp8") for page in (64, 16, 128)) for name in ("d192_v128", "d256")
+)
 HEAD_DIM_96 = tuple(config(f"variants/prefill_{dtype}_d96", 5, 2, page) for dtype in ("bf16", "fp8") for page in (64, 16))
+KV_PER_TOKEN = tuple(config("variants/prefill_fp8_kv_per_token", 5, 2, page, **options) for page, options in ((64, {}), (16, {"epilogue__lse": "e"}), (128, {"mainloop__consumers": 1})))
 SMALL = tuple(config(name, mainloop__consumers=1) for name in (*DENSE, *MASK))
 STAGED = tuple(config(name, 5, 2, epilogue__block="store_tma") for name in (BF16, *FP8[:1], MASK[-1], "variants/prefill_bf16_d96", "variants/prefill_bf16_f32_out"))
 LSE = tuple(config(name, epilogue__lse=base) for name, base in ((BF16, "e"), (FP8[0], "2"), (MASK[0], "e")))
@@ -103,7 +107,7 @@ VARIANTS = tuple(config(name, 5, 2) for name in (*F32_OUT, *ALIBI, *EXPRESSION, 
 VARIANTS += tuple(config(name, 5, 2, epilogue__lse="e") for name in SINK)
 VARIANTS += tuple(config(name, 4, 2, mainloop__consumers=1) for name in (WINDOW[0], ALIBI[0], SINK[1], SIGMOID[1]))
 
-ALL = tuple(dict.fromkeys((*POINTS, *CONTIGUOUS, *MASKED, *GROUPS, *HEAD_DIM_64, *HEAD_DIM_96, *STAGED, *LSE, *SMALL, *MAIN, *WINDOWS, *SOFT_CAPS, *VARIANTS)))
+ALL = tuple(dict.fromkeys((*POINTS, *CONTIGUOUS, *MASKED, *GROUPS, *HEAD_DIM_64, *HEAD_DIM_96, *HEAD_DIM_192, *HEAD_DIM_256, *KV_PER_TOKEN, *STAGED, *LSE, *SMALL, *MAIN, *WINDOWS, *SOFT_CAPS, *VARIANTS)))
 
 
 H200_MULTIPROCESSORS = 132

@@ -40,7 +40,7 @@ def test_one_consumer(config):
     check(config, config.problem(seed=8))
 
 
-@by_label((*kernels.HEAD_DIM_64, *kernels.HEAD_DIM_96))
+@by_label((*kernels.HEAD_DIM_64, *kernels.HEAD_DIM_96, *kernels.HEAD_DIM_192, *kernels.HEAD_DIM_256))
 def test_other_head_dims(config):
     check(config, config.problem(seed=4))
 
@@ -48,6 +48,16 @@ def test_other_head_dims(config):
 @by_label(kernels.STAGED)
 def test_rows_by_tma(config):
     check(config, config.problem(seed=24))
+
+
+@by_label(kernels.KV_PER_TOKEN)
+def test_value_scales_of_every_token(config):
+    """Far apart, of any sign, and none in some tiles."""
+    problem = config.problem(seed=14)
+    numbers, generator = problem.v_scale, torch.Generator(device="cuda").manual_seed(14)
+    numbers.mul_(torch.randint(0, 2, numbers.shape, generator=generator, device="cuda") * 2 - 1)
+    numbers[problem.block_ids[6, : 256 // problem.k_cache.shape[1]].long()] *= 0.0
+    check(config, problem)
 
 
 @by_label(kernels.WINDOWS)

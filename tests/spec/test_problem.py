@@ -41,7 +41,9 @@ def test_frozen_and_hashable():
         Problem(DType.BF16)
 
 
-@pytest.mark.parametrize("head_dim,value_dim,tiles", [(128, None, (128, 128)), (96, None, (128, 128)), (192, 128, (256, 128)), (64, 96, (64, 128))])
+@pytest.mark.parametrize("head_dim,value_dim,tiles", [(128, None, (128, 128)), (96, None, (128, 128)), (192, 128, (256, 128)), (64, 96, (64, 128)), (256, None, (256, 256))])
 def test_tiles_are_powers_of_two_wide(head_dim, value_dim, tiles):
     problem = Problem(head_dim=head_dim, value_dim=value_dim)
     assert (problem.tile_dim, problem.value_tile_dim) == tiles and problem.v_dim == (value_dim or head_dim)
+    assert sum(problem.head_tiles) == (192 if head_dim == 192 else tiles[0])
+    assert problem.prefill_keys == (64 if value_dim is None and head_dim == 256 else 128)

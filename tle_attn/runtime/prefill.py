@@ -141,7 +141,7 @@ class PrefillPlan(Plan):
         if scale_log2 <= 0.0:
             raise InputError(f"softmax_scale: {softmax_scale} is not above 0, and prefill finds each row's maximum before it scales")
         values: dict[str, Any] = {
-            "q_desc": q, "k_desc": k_cache, "v_desc": v_cache, "cu_seqlens_q": cu_seqlens_q, "kv_lens": kv_lens, "out": out, "out_desc": out,
+            "q_desc": q, "q_rest_desc": q, "k_desc": k_cache, "k_rest_desc": k_cache, "v_desc": v_cache, "cu_seqlens_q": cu_seqlens_q, "kv_lens": kv_lens, "out": out, "out_desc": out,
             "out_token_stride": out.stride(0), "out_head_stride": out.stride(1), "lse": lse, "scale_log2": scale_log2, **scales,
         }  # fmt: skip
         if block_ids is not None:
@@ -167,8 +167,8 @@ class PrefillPlan(Plan):
             return
         if block_ids is not None:
             raise InputError(f"block_ids: {self.kernel.name} takes K and V without pages; None is wanted")
-        for name, tensor in (("k_cache", k_cache), ("v_cache", v_cache)):
-            prefill_inputs.check_contiguous(tensor, name, problem, self.kv_heads, self.device)
+        for name, tensor, dim in (("k_cache", k_cache, problem.head_dim), ("v_cache", v_cache, problem.v_dim)):
+            prefill_inputs.check_contiguous(tensor, name, problem, dim, self.kv_heads, self.device)
         if k_cache.shape[0] != v_cache.shape[0]:
             raise InputError(f"v_cache: {v_cache.shape[0]} rows where k_cache has {k_cache.shape[0]}")
 

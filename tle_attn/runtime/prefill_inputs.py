@@ -7,14 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
 from ..spec import DType, Problem
-from ..spec.tasks import QUERY_TILE
+from ..spec.tasks import MASK_KEYS, QUERY_TILE
 from .inputs import check_kv_scales, check_lens, check_pages, check_presence, check_tma, want
 
 if TYPE_CHECKING:
     import torch
-
-#: keys that share a byte of a block mask
-MASK_KEYS = 128
 
 
 def check_queries(q: Any, problem: Problem, max_query_rows: int, query_heads: int, device: Any) -> None:
@@ -26,9 +23,9 @@ def check_queries(q: Any, problem: Problem, max_query_rows: int, query_heads: in
         check_tma(q, "q", ("row", "head"))
 
 
-def check_contiguous(tensor: Any, name: str, problem: Problem, kv_heads: int, device: Any) -> None:
+def check_contiguous(tensor: Any, name: str, problem: Problem, dim: int, kv_heads: int, device: Any) -> None:
     """K or V without pages [rows, kv heads, head_dim], the rows of a sequence one after the other."""
-    want(tensor, name, problem.dtype, (None, kv_heads, problem.head_dim), device, "rows, kv_heads, head_dim")
+    want(tensor, name, problem.dtype, (None, kv_heads, dim), device, "rows, kv_heads, head_dim")
     if tensor.shape[0] == 0:
         raise InputError(f"{name}: no rows; TMA cannot describe an empty tensor")
     check_tma(tensor, name, ("row", "head"))

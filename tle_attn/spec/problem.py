@@ -90,6 +90,16 @@ class Problem:
         return _power_of_two(self.head_dim)
 
     @property
+    def head_tiles(self) -> tuple[int, int]:
+        """Columns of the tiles that prefill keeps a head of Q or K in: one, or for 192 elements two of 128 and 64, so that zeros take no shared memory; 0: no second one."""
+        return (128, self.head_dim - 128) if 128 < self.head_dim < self.tile_dim else (self.tile_dim, 0)
+
+    @property
+    def prefill_keys(self) -> int:
+        """Keys of a tile of prefill: 128; 64 beside an output of 256 columns, which leaves registers for no more scores."""
+        return 64 if self.value_tile_dim > 128 else 128
+
+    @property
     def value_tile_dim(self) -> int:
         """Columns of a V tile."""
         return _power_of_two(self.v_dim)

@@ -9,6 +9,8 @@ SLOT_WORD, IDLE = 4, -2
 
 #: query rows of a row of a block mask
 QUERY_TILE = 128
+#: keys of a byte of one
+MASK_KEYS = 128
 
 
 def most_units(rows: int, batch: int, unit_rows: int) -> int:

@@ -12,10 +12,10 @@ class Cache:
     """K and V of random tokens, and the page tables of three sequences of which the second is read; entries past its end hold what no page has."""
 
     def __init__(self, problem: Problem, kv_len: int, layout: str):
-        self.page, self.used = problem.page, -(-kv_len // problem.page)
+        self.page, self.used, self.keys = problem.page, -(-kv_len // problem.page), problem.prefill_keys
         dtype, pages, heads = getattr(torch, problem.dtype.torch_name), self.used + 3, 2
-        shape = (pages, heads, self.page, problem.head_dim) if layout == "HND" else (pages, self.page, heads, problem.head_dim)
-        self.k, self.v = (torch.randn(shape).to(dtype) for _ in range(2))
+        shape = (pages, heads, self.page) if layout == "HND" else (pages, self.page, heads)
+        self.k, self.v = (torch.randn((*shape, dim)).to(dtype) for dim in (problem.head_dim, problem.v_dim))
         if layout == "NHD":
             self.k, self.v = self.k.permute(0, 2, 1, 3), self.v.permute(0, 2, 1, 3)
         self.table = torch.full((3, self.used + 16), 2**31 - 1, dtype=torch.int32)
@@ -23,9 +23,9 @@ class Cache:
 
     def tokens(self, cache: torch.Tensor, first: int, count: int, head: int) -> torch.Tensor:
         """Bytes of `count` tiles from tile `first` on; pages that the sequence does not have are zero."""
-        rows = torch.zeros(count * 128, cache.shape[3]).to(cache.dtype)
-        for i in range(count * 128):
-            token = first * 128 + i
+        rows = torch.zeros(count * self.keys, cache.shape[3]).to(cache.dtype)
+        for i in range(count * self.keys):
+            token = first * self.keys + i
             if token // self.page < self.used:
                 rows[i] = cache[self.table[1, token // self.page], head, token % self.page]
         return rows.view(torch.uint8)
@@ -54,6 +54,19 @@ def test_fp8(target, device, seed, page, head_dim):
     check(Problem(dtype=DType.FP8, page=page, head_dim=head_dim), 130, 0, 2, target, device, seed, head=0)
 
 
+@pytest.mark.parametrize("page", [16, 64, 128])
+@pytest.mark.parametrize("dtype", [DType.BF16, DType.FP8])
+def test_a_head_in_two_tiles(target, device, seed, page, dtype):
+    check(Problem(dtype=dtype, page=page, head_dim=192, value_dim=128), 2 * 128 + 17, 0, 3, target, device, seed)
+
+
+@pytest.mark.parametrize("page", [16, 64, 128])
+@pytest.mark.parametrize("dtype", [DType.BF16, DType.FP8])
+def test_tiles_of_64_keys(target, device, seed, page, dtype):
+    """Of a page of 128, one half or the other."""
+    check(Problem(dtype=dtype, page=page, head_dim=256), 3 * 64 + 17, 1, 3, target, device, seed)
+
+
 @pytest.mark.parametrize("page", [16, 128])
 def test_a_later_part_of_a_long_sequence(target, device, seed, page):
     check(Problem(page=page), 20 * 128 + 1, 18, 3, target, device, seed)
@@ -68,10 +81,11 @@ def test_rings(target, device, seed, stages):
 
 @pytest.mark.parametrize("page,head_dim,dtype,box,copies", [
     (64, 128, DType.BF16, (1, 1, 64, 64), 4), (128, 128, DType.BF16, (1, 1, 128, 64), 2), (16, 128, DType.BF16, (1, 1, 16, 64), 16), (128, 64, DType.BF16, (1, 1, 128, 64), 1),
+    (128, 256, DType.BF16, (1, 1, 64, 64), 4), (16, 256, DType.FP8, (1, 1, 16, 128), 8),
     (64, 128, DType.FP8, (1, 1, 64, 128), 2), (128, 128, DType.FP8, (1, 1, 128, 128), 1), (16, 64, DType.FP8, (1, 1, 16, 64), 8),
 ])  # fmt: skip
 def test_boxes(page, head_dim, dtype, box, copies):
     """A box for each page and 128-byte column block; the boxes of a tile hold its bytes exactly."""
     problem, loader = Problem(page=page, head_dim=head_dim, dtype=dtype), PagedTiles()
     assert (loader.box(problem), loader.copies(problem)) == (box, copies)
-    assert loader.box_bytes(problem) * copies == 128 * head_dim * dtype.nbytes
+    assert loader.box_bytes(problem) * copies == problem.prefill_keys * head_dim * dtype.nbytes

@@ -35,7 +35,7 @@ def check(kernel: Kernel, target: str, seed: int, *, pairs=PAIRS, kv_heads: int 
     """Run a kernel composed in Python on a ragged batch and compare it with the oracle; rows of no sequence stay as they were."""
     device = "cuda" if target == "gluon" else "cpu"
     problem = prefill_problem_for(kernel, pairs, kv_heads, layout=layout, seed=seed, padding_rows=3, device=device)
-    out = torch.full(problem.q.shape, float("nan"), dtype=torch.bfloat16, device=device)
+    out = problem.new_output()
     _, lse = tle_attn.plan(kernel, **problem.geometry, target=target, seed=seed).run(**problem.inputs, out=out)
     ref, ref_lse = problem.reference(causal=True, lse_base=lse_base, **options)
     live = problem.num_queries
@@ -50,6 +50,23 @@ def check(kernel: Kernel, target: str, seed: int, *, pairs=PAIRS, kv_heads: int 
 @pytest.mark.parametrize("head_dim,group,kv_heads,layout", [(64, 1, 2, "NHD"), (128, 2, 1, "HND")])
 def test_pages_and_heads(target, seed, page, head_dim, group, kv_heads, layout):
     check(kernel_of(Problem(page=page, head_dim=head_dim, group=group)), target, seed, kv_heads=kv_heads, layout=layout)
+
+
+@pytest.mark.parametrize("consumers", [1, 2])
+@pytest.mark.parametrize("dtype", [DType.BF16, DType.FP8])
+@pytest.mark.parametrize("head_dim,value_dim", [(192, 128), (192, 96), (96, 128), (256, None)])
+def test_heads_of_two_tiles_and_tiles_of_64_keys(target, seed, head_dim, value_dim, dtype, consumers):
+    fp8 = {**FP8, "scale": PerTensor()} if dtype is DType.FP8 else {}
+    problem = Problem(dtype=dtype, group=1, head_dim=head_dim, value_dim=value_dim, page=(16, 32, 64, 128)[seed % 4])
+    check(kernel_of(problem, consumers=consumers, **fp8), target, seed)
+
+
+@pytest.mark.parametrize("consumers", [1, 2])
+def test_every_place_of_the_causal_frontier_in_tiles_of_64_keys(consumers):
+    """Up to three tiles of a consumer's rows cross it."""
+    kernel = kernel_of(Problem(group=1, head_dim=256), consumers=consumers)
+    for first in range(0, 64, 9):
+        check(kernel, "cpu", first, pairs=tuple((q, 190 + first + i) for i, q in enumerate((128, 129, 64, 63, 1, 100))))
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3, 4])

@@ -64,6 +64,12 @@ def test_against_the_oracle(target, seed, parent, feature):
     check(kernel_of(parent, feature), target, seed)
 
 
+@pytest.mark.parametrize("feature", ["every key of a window", "sink, soft cap, alibi, window", "sigmoid", "mask of positions"])
+@pytest.mark.parametrize("head_dim,value_dim", [(192, 128), (256, 256)])
+def test_of_large_heads(seed, head_dim, value_dim, feature):
+    check(kernel_of("hy3/prefill_bf16", feature, **{"problem.head_dim": head_dim, "problem.value_dim": value_dim, "problem.group": 1}), "cpu", seed)
+
+
 @pytest.mark.parametrize("feature", ["window", "sink, soft cap, alibi, window", "sigmoid", "mask of positions"])
 def test_one_consumer(seed, feature):
     check(kernel_of("hy3/prefill_bf16", feature, **{"mainloop.consumers": 1}), "cpu", seed)
@@ -86,10 +92,10 @@ def test_a_sink_with_a_block_mask(seed):
     check(evolve(kernel, mainloop=evolve(kernel.mainloop, score=(Sink(),))), "cpu", seed, ((300, 700), (70, 40)), mask_density=0.3)
 
 
-@pytest.mark.parametrize("window", range(1, 400, 19))
-def test_windows_of_all_sizes(window):
-    """Where the tiles that need a mask begin and end, for units of one row and of many."""
-    kernel = tle_attn.load("hy3/prefill_bf16").set({"problem.head_dim": 64, "problem.group": 1, "epilogue.lse": "e"}).kernel()
+@pytest.mark.parametrize("head_dim,window", [*((64, window) for window in range(1, 400, 19)), *((256, window) for window in range(3, 200, 31))])
+def test_windows_of_all_sizes(head_dim, window):
+    """Where the tiles that need a mask begin and end, for units of one row and of many, and tiles of 128 keys and of 64."""
+    kernel = tle_attn.load("hy3/prefill_bf16").set({"problem.head_dim": head_dim, "problem.group": 1, "epilogue.lse": "e"}).kernel()
     check(evolve(kernel, mainloop=evolve(kernel.mainloop, mask=(Causal(), SlidingWindow(window=window)))), "cpu", window, ((129, 129 + 3 * window), (1, 300), (64, 127 + window)))
 
 

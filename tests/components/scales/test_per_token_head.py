@@ -5,6 +5,7 @@ import torch
 
 from tests.components.scales.row_factors import expected, row_factors, scales_of
 from tle_attn.components.scales.per_token_head import PerTokenHead
+from tle_attn.components.scales.per_token_head_kv import PerTokenHeadKV
 from tle_attn.errors import SpecError
 from tle_attn.spec import Argument, DType, Function, Port, Problem
 from tle_attn.testing.blocks import check_block
@@ -84,13 +85,14 @@ def test_row_factors_of_prefill(target, device, place):
 READ = """
 @jit
 def test(args):
-    store(args.read + vec_index(TILE), read_key_scales(args, args.pages, args.tile, args.kv_len, args.head))
+    store(args.read + vec_index(TILE), read_WHAT_scales(args, args.pages, args.tile, args.kv_len, args.head))
 """
 
 
+@pytest.mark.parametrize("block,what", [(PerTokenHead(), "key"), (PerTokenHeadKV(), "key"), (PerTokenHeadKV(), "value")], ids=["K", "K beside V", "V"])
 @pytest.mark.parametrize("page", [16, 32, 64, 128])
 @pytest.mark.parametrize("kv_len,tile", [(1, 0), (128, 0), (200, 1), (129, 1), (5000, 39), (100, 1)])
-def test_key_scales_of_prefill(target, device, page, kv_len, tile):
+def test_scales_of_prefill(target, device, page, kv_len, tile, block, what):
     """A tile of 128 keys; keys past the end have 0 even inside the last page, whose other scales are NaN."""
     problem = Problem(dtype=DType.FP8, page=page)
     used, heads, head = -(-kv_len // page), 3, 1
@@ -104,8 +106,9 @@ def test_key_scales_of_prefill(target, device, page, kv_len, tile):
         if token // 128 == tile:
             wanted[token % 128] = value
     arguments = [Argument("pages", "*i32", "page ids"), *(Argument(n, "i32", "") for n in ("tile", "kv_len", "head")), Argument("read", "*f32", "scales")]
-    kernel = mini_kernel(READ, PerTokenHead(), problem=problem, arguments=arguments, companions=prefill_companions(problem))
+    kernel = mini_kernel(READ.replace("WHAT", what), block, problem=problem, arguments=arguments, companions=prefill_companions(problem))
     read = torch.full((128,), float("nan"), device=device)
-    strides = {f"k_scale_{name}_stride": cache.stride(i) for i, name in enumerate(("page", "row", "head"))}
-    run_kernel(kernel, {"pages": table.to(device), "k_scale": cache.to(device), "tile": tile, "kv_len": kv_len, "head": head, "read": read, **strides}, target=target)
+    scale = f"{what[0]}_scale"
+    strides = {f"{scale}_{name}_stride": cache.stride(i) for i, name in enumerate(("page", "row", "head"))}
+    run_kernel(kernel, {"pages": table.to(device), scale: cache.to(device), "tile": tile, "kv_len": kv_len, "head": head, "read": read, **strides}, target=target)
     assert torch.equal(read.cpu(), wanted)

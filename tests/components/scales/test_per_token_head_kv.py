@@ -5,15 +5,16 @@ import torch
 
 import tle_attn
 from tle_attn import emu
+from tle_attn.components.rings.mbarrier import MbarrierRing
 from tle_attn.components.scales.per_token_head_kv import LEAST, PerTokenHeadKV
 from tle_attn.errors import SpecError
 from tle_attn.random_problems import problem_for
 from tle_attn.spec import Argument, DType, MBarriers, Problem
 from tle_attn.testing.blocks import check_block
-from tle_attn.testing.mini_kernel import mini_kernel, run_kernel
+from tle_attn.testing.mini_kernel import mini_kernel, prefill_companions, run_kernel
 
 NAN = float("nan")
-RECIPE = "variants/decode_fp8_kv_per_token"
+RECIPE, PREFILL = "variants/decode_fp8_kv_per_token", "variants/prefill_fp8_kv_per_token"
 FETCH = """
 @jit
 def test(args):
@@ -61,9 +62,9 @@ def test(args):
     role_sync()
     publish_value_scales(ratios, tops, full, args.i, load(args.scales + vec_index(TILE)))
     barrier_wait(full[args.i % STAGES], args.i // STAGES)
-    s = mma_zeros(TILE, COLUMNS, DTYPE)
-    o = mma_zeros(HEAD_DIM, COLUMNS, DTYPE)
-    store(args.ratios + rows(s), smem_load_rows(ratios.slot(args.i % STAGES), s))
+    s = mma_zeros(64, TILE, DTYPE)
+    o = mma_zeros(64, COLUMNS, DTYPE)
+    store(args.ratios + cols(s), smem_load_cols(ratios.slot(args.i % STAGES), s))
     store(args.tops + cols(o), smem_load_cols(tops.slot(args.i % STAGES), o))
 """
 TILES = {
@@ -77,14 +78,16 @@ TILES = {
 }
 
 
-@pytest.mark.parametrize("tokens", [1, 4])
+@pytest.mark.parametrize("phase,tokens", [("decode", 1), ("decode", 4), ("prefill", 1)])
 @pytest.mark.parametrize("name", TILES)
-def test_published(target, device, name, tokens):
+def test_published(target, device, name, phase, tokens):
     """Ratios are finite and at most 1 in magnitude, and times the top they are the scales."""
-    problem, scales = Problem(dtype=DType.FP8, query_tokens=tokens), TILES[name]()
+    problem, (keys, columns) = Problem(dtype=DType.FP8, query_tokens=tokens), (64, max(8, 8 * tokens)) if phase == "decode" else (128, 64)
+    scales = torch.cat([TILES[name]() for _ in range(keys // 64)])
     arguments = [Argument("scales", "*f32", ""), Argument("i", "i32", ""), Argument("ratios", "*f32", ""), Argument("tops", "*f32", "")]
-    kernel = mini_kernel(PUBLISH, PerTokenHeadKV(), problem=problem, arguments=arguments)
-    ratios, tops = torch.full((64,), NAN, device=device), torch.full((problem.columns,), NAN, device=device)
+    prefill = {"companions": [*prefill_companions(problem)[:1], MbarrierRing(stages=3), *prefill_companions(problem)[2:]]} if phase == "prefill" else {}
+    kernel = mini_kernel(PUBLISH, PerTokenHeadKV(), problem=problem, arguments=arguments, **prefill)
+    ratios, tops = torch.full((keys,), NAN, device=device), torch.full((columns,), NAN, device=device)
     run_kernel(kernel, {"scales": scales.to(device), "i": 0, "ratios": ratios, "tops": tops}, target=target)
     expected, top = PerTokenHeadKV.reference(scales)
     ratios, tops = ratios.cpu().double(), tops.cpu().double()
@@ -154,6 +157,16 @@ class TestInAKernel:
         tle_attn.plan(kernel, **problem.geometry, target="cpu").run(**problem.inputs)
         assert seen[-1].shared_bytes == sum(b.nbytes for b in kernel.resources.buffers)
 
-    def test_prefill_has_none(self):
-        with pytest.raises(SpecError, match="which no block provides"):
-            tle_attn.load("hy3/prefill_fp8_per_token").set({"scale.block": "per_token_head_kv"}).kernel()
+    @pytest.mark.parametrize("options,message", [
+        ({"v_operand.sums": "tensor_cores"}, "v_operand.sums: V scales per token need key tiles that are added in fp32"),
+        ({"loader.block": "contiguous_tiles"}, "scale.block: scales of keys lie beside the pages of a cache"),
+    ])  # fmt: skip
+    def test_refused_in_prefill(self, options, message):
+        with pytest.raises(SpecError, match=message):
+            tle_attn.load(PREFILL).set(options).kernel()
+
+    def test_ring_of_scales_in_prefill(self):
+        kernel = tle_attn.load(PREFILL).kernel()
+        buffers = {b.name: b.shape for b in kernel.resources.buffers}
+        assert buffers["v_ratios"] == (3, 128) and buffers["v_tops"] == (3, 64)
+        assert MBarriers("ratios_full", 3, 1, 0, False, ("produce",), ("attend", "attend_2")) in kernel.resources.barriers

@@ -23,8 +23,8 @@ def test(args):
         p = load(args.p + ((n * 64 + rows(s)) * TILE)[:, None] + cols(s)[None, :])
         operand = p_operand(p, o[0])
         product = begin_pv(operand, v_tiles, n, o)
-        o, product = go_on_with_pv(operand, v_tiles, n, o, product)
-        o = end_pv(o, product)
+        o, product = go_on_with_pv(operand, v_tiles, n, o, product, 1.0)
+        o = end_pv(o, product, 1.0)
         o = rescaled(o, load(args.alpha + n * 64 + rows(s)))
     out = output_rows(o)
     store(args.o + (rows(out) * HEAD_DIM)[:, None] + cols(out)[None, :], out)
@@ -57,11 +57,12 @@ def test(args):
 """
 
 
-@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
 def test_products(target, device, head_dim):
     """Of two tiles, with a new maximum after each."""
     problem = Problem(head_dim=head_dim)
-    v, p, alpha = torch.randn(2, 128, head_dim).bfloat16(), torch.rand(2, 64, 128), torch.rand(2, 64)
+    keys = problem.prefill_keys
+    v, p, alpha = torch.randn(2, keys, head_dim).bfloat16(), torch.rand(2, 64, keys), torch.rand(2, 64)
     arguments = [Argument("v", "*bf16", ""), *(Argument(name, "*f32", "") for name in ("p", "alpha", "o"))]
     kernel = mini_kernel(PRODUCT, DirectRows(), problem=problem, arguments=arguments, companions=prefill_companions(problem))
     got = torch.full((64, head_dim), float("nan"), device=device)
@@ -80,11 +81,12 @@ def clear_kernel(problem: Problem):
 
 def test_clear_at_every_length(target, device, seed):
     """Keys from `valid` on become zero whatever they held, those before it and the other slot stay."""
-    problem = Problem(head_dim=(64, 128)[seed % 2])
+    problem = Problem(head_dim=(64, 128, 256)[seed % 3])
+    keys = problem.prefill_keys
     kernel = clear_kernel(problem)
-    for valid in range(1, 129):
+    for valid in range(1, keys + 1):
         slot = valid % 2
-        v = torch.randn(2, 128, problem.head_dim).bfloat16()
+        v = torch.randn(2, keys, problem.head_dim).bfloat16()
         v[slot, valid:] = float("nan")
         expected = v.clone()
         expected[slot, valid:] = 0.0
