@@ -99,6 +99,7 @@ class TestResults:
 class TestErrors:
     @pytest.mark.parametrize("change,error,message", [
         ({"base": "10"}, InputError, "base: '10' where \"e\" or \"2\" is wanted"),
+        ({"base": 2}, InputError, "base: 2 where \"e\" or \"2\" is wanted"),
         ({"outs": []}, InputTypeError, "outs: a tensor [states, ...] or a list of tensors, one at least, is wanted"),
         ({"outs": 3}, InputTypeError, "outs: a tensor [states, ...] or a list"),
         ({"lses": [torch.zeros(5, 3)]}, InputError, "lses: 1 tensors for 2 in outs; every state has both"),

@@ -49,6 +49,7 @@ def merge_states(
         TargetUnavailable: tensors on the CPU, and no emulation chosen (`tle_attn.ops.emulate`).
     """
     outs, lses = _as_list(outs, "outs"), _as_list(lses, "lses")
+    _check_base(base)
     if out is None and lse is None:
         return torch.ops.tle_attn.merge_states(outs, lses, base)
     shape = outs[0].shape[-3:]
@@ -104,10 +105,14 @@ def _merge(outs: list[Tensor], lses: list[Tensor], base: str, out: Tensor | None
     return merged, total
 
 
-def _check(first: Tensor, base: str, stacked: bool, out: Tensor | None) -> None:
-    """What the choice of a kernel needs; the rest is checked by the plan's run."""
+def _check_base(base: Any) -> None:
     if base not in ("e", "2"):
         raise InputError(f'base: {base!r} where "e" or "2" is wanted; a log-sum-exp means nothing without its base')
+
+
+def _check(first: Tensor, base: str, stacked: bool, out: Tensor | None) -> None:
+    """What the choice of a kernel needs; the rest is checked by the plan's run."""
+    _check_base(base)
     if not stacked and first.dim() != 3:
         raise InputError(f"outs: shape {tuple(first.shape)} where [tokens, heads, head_dim] is wanted, or one stack [states, tokens, heads, head_dim]")
     for name, tensor in (("outs", first), ("out", out)):

@@ -20,10 +20,17 @@ if TYPE_CHECKING:
 MAX_GRID_Y = 65_535
 
 
+#: task records whose words an int32 counts
+MAX_TASKS = 2**31 // RECORD - 1
+
+
 def task_capacity(slots: int, batch: int, kv_heads: int) -> int:
     """Task records that the planner fills: a task for every slot of a head, or, where sequences fill half of them, a few for each slot and one more for each sequence."""
     per_head = max(slots // kv_heads, 1)
-    return kv_heads * (per_head if 2 * batch < per_head else WAVES * per_head + batch)
+    tasks = kv_heads * (per_head if 2 * batch < per_head else WAVES * per_head + batch)
+    if tasks > MAX_TASKS:
+        raise InputError(f"batch: {batch} sequences of {kv_heads} kv heads are {tasks} tasks, and a task map has {MAX_TASKS} at most")
+    return tasks
 
 
 def idle_tasks(count: int, device: Any) -> torch.Tensor:
