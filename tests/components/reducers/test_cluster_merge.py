@@ -11,8 +11,9 @@ from tle_attn.components.reducers.cluster_merge import ClusterMerge
 from tle_attn.components.schedulers.static_split import StaticSplit
 from tle_attn.emu import EmulationError
 from tle_attn.errors import SpecError, TargetUnavailable
-from tle_attn.runtime.executors import EmulatedExecutor, import_generated
+from tle_attn.runtime.executors import EmulatedExecutor, compile_kernel, import_generated
 from tle_attn.spec import Kernel, Problem
+from tle_attn.spec.resources import SHARED_BYTES_PER_CTA
 
 RECIPE = "variants/decode_bf16_cluster"
 #: no key, one tile (unsplit), two parts, parts that differ, as many as the longest split has
@@ -44,6 +45,16 @@ def test_fp8(seed, exchange, merge):
 
 
 @ways
+@pytest.mark.parametrize("recipe", ["hy3/decode_fp8_per_token", "variants/decode_bf16_selected", "variants/decode_bf16_contiguous", "variants/decode_bf16_d192_v128", "variants/decode_bf16_sink"])
+def test_other_kernels(seed, recipe, exchange, merge):
+    """CTAs without keys load nothing; values of another width; a chain in the denominator."""
+    options = {"schedule.block": "static_split", "schedule.splits": 8, "schedule.min_tokens": 64, "mainloop.ctas_per_sm": 1, "ring.stages": 2}
+    kernel = kernel_of(recipe, options | {"reduce.block": "cluster_merge", "reduce.exchange": exchange, "reduce.merge": merge}, query_tokens=2)
+    problem = problem_for(kernel, LENGTHS, seed=seed)
+    check(kernel, problem, launch(plan_for(kernel, problem, seed=seed), problem))
+
+
+@ways
 def test_all_ways_read_what_they_wrote(seed, exchange, merge):
     """Values that no rounding hides: a row of V that is infinite, and NaN behind it, reach their own rows and columns only."""
     kernel = kernel_of(RECIPE, {"reduce.exchange": exchange, "reduce.merge": merge})
@@ -65,7 +76,7 @@ def test_thirty_schedules_give_the_same_bits(splits, seed, exchange, merge):
     for schedule in range(30):
         plan.executor.seed = schedule
         found.add(launch(plan, problem)[0].view(torch.int16).numpy().tobytes())
-    assert len(found) == 1 and not plan.workspace["counters"].any()
+    assert len(found) == 1 and not any(plan.workspace[name].any() for name in plan.ZEROED if name in plan.workspace)
 
 
 #: {what: (text, what it becomes, kinds of report)}
@@ -139,6 +150,16 @@ def test_mutant_is_reported_in_every_schedule(exchange, merge, name, tmp_path, s
         except EmulationError as error:
             verdicts.add(type(error).__name__)
     assert verdicts <= kinds
+
+
+@pytest.mark.parametrize("exchange,merge", [("push", "sharded"), ("pull", "sharded")])
+def test_what_is_compiled_fits(exchange, merge):
+    """The widest state of the recipe's axes, with the compiler's scratch for its way out of the registers."""
+    pytest.importorskip("triton")
+    kernel = kernel_of(RECIPE, {"reduce.size": 8, "schedule.splits": 8, "reduce.exchange": exchange, "reduce.merge": merge}, query_tokens=3)
+    compiled = compile_kernel(kernel, "decode")
+    assert compiled.shared_bytes <= min(SHARED_BYTES_PER_CTA, kernel.resources.shared_bytes + 64)
+    assert (compiled.cluster, compiled.facts.spill_stores) == (8, 0)
 
 
 class TestRefused:
