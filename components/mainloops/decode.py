@@ -226,7 +226,7 @@ class DecodeMainloop(Mainloop):
             barriers=(*barriers, *reducer.barriers),
             named=(NamedBarriers("publish", 15, 1, 128),),
             roles=(Role("attend", "attend", 4, 0), Role("load_keys", "load_keys", 1, self.producer_registers), Role("load_values", "load_values", 1, self.producer_registers)),
-            scratch_bytes=4 * n * 4,
+            scratch_bytes=max(4 * n * 4, reducer.scratch_bytes),
             ctas_per_sm=self.ctas_per_sm,
             cluster=reducer.cluster,
         )

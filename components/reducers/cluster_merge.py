@@ -106,11 +106,13 @@ class ClusterMerge(Block):
             buffers = SharedBuffer("states", (n, d), DType.F32, "this CTA's numerators"), SharedBuffer("sums", (2, n), DType.F32, "its maxima and sums")
             mergers = self.size if self.merge == "sharded" else 1
             landed = MBarriers("landed", self.size + mergers, 1, 0, False, ("attend of the cluster",), ("attend",))
+            scratch = 0
         else:
             states = SharedBuffer("states", (self.size, self._share(problem), d), DType.F32, "numerators of the cluster's CTAs")
             buffers = states, SharedBuffer("sums", (2 * self.size, n), DType.F32, "their maxima and sums")
             landed = MBarriers("landed", 1, 1, 0, False, ("pushes",), ("attend",))
-        return Resources(buffers=buffers, barriers=(landed,), cluster=self.size)
+            scratch = n * d * 4  # a state changes its register layout before it is pushed, so that a thread writes 16 bytes
+        return Resources(buffers=buffers, barriers=(landed,), scratch_bytes=scratch, cluster=self.size)
 
     def provides(self, problem: Problem) -> tuple[Function, ...]:
         return (Function("finish"), Function("open_exchange"), Function("helper_slot"))

@@ -56,6 +56,11 @@ def test_without_a_task_map_and_with_a_soft_cap(seed):
     check(CAP, shared((130,), ((5, 64),), seed=seed, logit_std=30.0), oracle={"soft_cap": tle_attn.load(CAP).kernel().mainloop.score[0].cap})
 
 
+def test_passes_of_several_launches(seed):
+    """Both passes plan, attend and merge in kernels of their own."""
+    check("variants/decode_bf16_detached", shared((900, 65), ((5, 640, 66), (700,)), seed=seed), {"schedule.min_tokens": 64})
+
+
 def test_a_softmax_scale(seed):
     check(BF16, shared((130,), ((5, 64),), seed=seed), oracle={"softmax_scale": 0.2}, softmax_scale=0.2)
 

@@ -14,7 +14,7 @@ from tle_attn.runtime.executors import EmulatedExecutor, import_generated
 RECIPE = "variants/decode_bf16_detached"
 DETACHED = {"reduce.block": "detached_merge"}
 #: no key, one tile (unsplit), few parts, many
-LENGTHS = (0, 1, 64, 65, 130, 640, 1500)
+LENGTHS = (0, 1, 65, 130, 900)
 #: ways to schedule: with the task map, started early or not, and with parts of each sequence
 SCHEDULES = {
     "task map": {"schedule.min_tokens": 64}, "task map, early": {"schedule.min_tokens": 64, "schedule.pdl": True},
@@ -30,13 +30,12 @@ def poisoned(plan):
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("slice_above", [0, 2, 8])
-@pytest.mark.parametrize("tokens,group", [(1, 8), (2, 5), (3, 8)])
+@pytest.mark.parametrize("slice_above,tokens,group", [(0, 1, 8), (2, 2, 5), (2, 3, 8), (8, 1, 8)])
 def test_against_the_oracle(seed, schedule, slice_above, tokens, group):
     """All parts merged by one CTA, and slices; split and unsplit sequences in one launch."""
     options = DETACHED | SCHEDULES[schedule] | {"reduce.slice_above": slice_above}
     kernel = kernel_of("hy3/decode_bf16", options, query_tokens=tokens, group=group)
-    problem = problem_for(kernel, LENGTHS, kv_heads=2, seed=seed)
+    problem = problem_for(kernel, LENGTHS, kv_heads=2 if group == 5 else 1, seed=seed)
     plan = poisoned(plan_for(kernel, problem, seed=seed))
     check(kernel, problem, launch(plan, problem))
     if schedule != "static":
@@ -146,7 +145,7 @@ def test_mutant_is_reported_in_every_schedule(name, tmp_path, seed):
     plan.executor = EmulatedExecutor(kernel, tle=False)
     plan.executor.module = import_generated(file)
     verdicts = set()
-    for schedule in range(6):
+    for schedule in range(4):
         plan.executor.seed = schedule
         try:
             check(kernel, problem, launch(poisoned(plan), problem))
