@@ -80,6 +80,7 @@ def test_a_block_of_prefill_in_a_decode_kernel(slots, fitting):
     (None, {"scale": PerTensor()}, "scale.block", ("per_tensor scales are for fp8 tensors",)),
     (FP8, {**TRANSPOSED, "scale": PerTokenHead(), "loader": ContiguousTiles()}, "scale.block", ("beside the pages of a cache", "allowed  per_tensor")),
     (FP8, {**TRANSPOSED, "scale": PerTensor(), "stages": 1}, "ring.stages", ("a transposed V needs a second ring slot", "2 or more")),
+    (Problem(page=32), {"loader": ContiguousTiles()}, "problem.page", ("K and V without pages have no page size", "64, the default", "change nothing")),
     (None, {"mask": (Causal(), Length())}, "mask", ("two masks end a sequence's keys",)),
     (None, {"mask": (Tree(),)}, "mask", ("mask/tree is a mask of decode", "rows of one tile")),
     (None, {"softmax": RowSigmoid(), "epilogue": StoreRows(lse="e")}, "epilogue.lse", ("softmax/row_sigmoid has no sum of weights", "softmax/rows")),
