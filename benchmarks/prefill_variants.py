@@ -1,8 +1,9 @@
 """Time the variants of prefill beside the plain kernels: `python -m benchmarks.prefill_variants --out FILE`, or some of them, `--only alibi window`.
 
 Every variant is first run on ragged problems and compared with the float64 oracle (tle_attn.verify).  Then it and the plain kernel of its element type, heads and
-head_dim are timed on the same tensors, `us` of one call in a CUDA graph with units planned before (tle_attn/report/timing.py), and `over_plain` is the ratio of
-the two.  A window leaves out tiles: `tiles_over_plain` is the share of key tiles that its kernel visits.  Exit status: 0, or 1 if a variant was wrong or failed.
+head_dim are timed on problems of the same lengths, `us` of one call in a CUDA graph with units planned before (tle_attn/report/timing.py), and `over_plain` is the ratio of
+the two.  A window leaves out tiles: `tiles_over_plain` is the share of key tiles that its kernel visits.  Without pages a sequence has as many keys as queries: other
+cases are left out.  Exit status: 0, or 1 if a variant was wrong or failed.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from tle_attn.verify import arguments_of, prefill_problem_for
 #: (queries, keys) of each sequence; query heads
 CASES: dict[str, tuple[tuple[int, int], ...]] = {"1 x 8k": ((8192, 8192),), "4 x 2k": ((2048, 2048),) * 4, "2k of 32k": ((2048, 32768),)}
 HEADS = 32
-TILE, UNIT = 128, 128
-#: what the plain kernel takes of a variant's problem
+UNIT = 128
+#: what the plain kernel has of a variant's problem
 GEOMETRY = ("head_dim", "value_dim", "group")
 
 
@@ -38,28 +39,38 @@ def variants(only: list[str]) -> list[Variant]:
 
 
 def plain_of(kernel: Kernel) -> Kernel:
-    """The kernel of the reference family for the same tensors."""
+    """The kernel of the reference family of the same element type and heads."""
     recipe = tle_attn.load(f"hy3/prefill_{kernel.problem.dtype.value}")
     return recipe.set({f"problem.{key}": getattr(kernel.problem, key) for key in GEOMETRY}).kernel()
 
 
 def visited_tiles(kernel: Kernel, pairs: tuple[tuple[int, int], ...]) -> int:
     """Key tiles that a head's units visit."""
-    window, tiles = getattr(kernel.mainloop.mask[-1], "window", None), 0
+    window, keys_of_tile, tiles = getattr(kernel.mainloop.mask[-1], "window", None), kernel.problem.prefill_keys, 0
     for queries, keys in pairs:
         for row in range(0, queries, UNIT):
             before = keys - queries + row
-            first = 0 if window is None else max(0, before + 1 - window) // TILE
-            tiles += -(-min(before + UNIT, keys) // TILE) - first
+            first = 0 if window is None else max(0, before + 1 - window) // keys_of_tile
+            tiles += -(-min(before + UNIT, keys) // keys_of_tile) - first
     return tiles
+
+
+def cases_of(kernel: Kernel) -> dict[str, tuple[tuple[int, int], ...]]:
+    """The cases that a kernel can be asked."""
+    return {case: pairs for case, pairs in CASES.items() if "block_ids" in kernel.arguments or all(queries == keys for queries, keys in pairs)}
+
+
+def timed(kernel: Kernel, pairs: tuple[tuple[int, int], ...], timer: Timer) -> float:
+    """Microseconds of one call on a random problem."""
+    problem = prefill_problem_for(kernel, pairs, HEADS // kernel.problem.group, device="cuda", seed=1)
+    return timer.us(captured(kernel, problem, arguments_of(kernel, problem))[0])
 
 
 def measure(variant: Variant, kernel: Kernel, timer: Timer) -> list[dict[str, Any]]:
     """A row for each case; AssertionError if the variant is wrong."""
     error, plain, rows = verified(kernel), plain_of(kernel), []
-    for case, pairs in CASES.items():
-        problem = prefill_problem_for(kernel, pairs, HEADS // kernel.problem.group, device="cuda", seed=1)
-        us, plain_us = (timer.us(captured(k, problem, arguments_of(k, problem))[0]) for k in (kernel, plain))
+    for case, pairs in cases_of(kernel).items():
+        us, plain_us = (timed(k, pairs, timer) for k in (kernel, plain))
         tiles = visited_tiles(kernel, pairs) / visited_tiles(plain, pairs)
         rows.append({"variant": variant.name, "case": case, "us": us, "plain_us": plain_us, "over_plain": us / plain_us, "tiles_over_plain": tiles, "rel_rms": error})
     return rows

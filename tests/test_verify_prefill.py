@@ -98,15 +98,26 @@ def test_commands_work_for_prefill(name, tmp_path, capsys):
     assert main(["explain", name, "--workload", "uniform_512", "--no-protocol"]) == 2
 
 
-def test_oracle_takes_a_token_for_a_page():
+@pytest.mark.parametrize("dtype,quant,value_dim", [("bf16", None, None), ("bf16", None, 64), ("fp8", 1, None)])
+def test_oracle_takes_a_token_for_a_page(dtype, quant, value_dim):
     """Problems without pages are to the oracle what the same rows in pages are."""
     from tle_attn.testing import make_contiguous_problem
 
-    problem = make_contiguous_problem((130, 0, 7), heads=(4, 2), padding_rows=3)
-    out, _ = problem.reference()
+    problem = make_contiguous_problem((130, 0, 7), heads=(4, 2), padding_rows=3, dtype=dtype, quant=quant, value_dim=value_dim)
+    out, _ = problem.reference(p_quant=None)
     for b, (start, end) in enumerate(((0, 130), (130, 130), (130, 137))):
         for h in range(4):
             q, k, v = (t[start:end, i].double() for t, i in ((problem.q, h), (problem.inputs["k_cache"], h // 2), (problem.inputs["v_cache"], h // 2)))
+            if quant:
+                q, k, v = q * problem.q_scale[b, h, : end - start, None].double(), k * problem.k_scale.double(), v * problem.v_scale.double()
             scores = (q @ k.T / 128**0.5).masked_fill(torch.ones(end - start, end - start).triu(1).bool(), float("-inf"))
             torch.testing.assert_close(torch.softmax(scores, 1) @ v, out[start:end, h])
-    assert out[137:].isnan().all() and problem.q[137:].isnan().all() and problem.k_cache[137:].isnan().all()
+    assert out[137:].isnan().all() and all(t[137:].float().isnan().all() for t in (problem.q, problem.k_cache, problem.v_cache))
+
+
+def test_scales_per_token_need_pages():
+    from tle_attn.testing import make_contiguous_problem
+
+    for quant in (0, None, "kv_per_token"):
+        with pytest.raises(ValueError, match=r'allowed without pages: "bf16" with None, "fp8" with 1'):
+            make_contiguous_problem((5,), dtype="fp8", quant=quant)

@@ -10,6 +10,7 @@ from math import prod
 
 from attrs import frozen
 
+from tle_attn.components.loaders.contiguous_tma import check_no_page
 from tle_attn.components.loaders.paged_tiles import column_blocks, tile_functions
 from tle_attn.dialect import copy, jit, load, static_range
 from tle_attn.spec import Argument, Block, BoxDescriptor, Constant, Function, Problem
@@ -22,6 +23,9 @@ class ContiguousTiles(Block):
     KIND = "loader"
     NAME = "contiguous_tiles"
     PAGED = False
+
+    def check(self, problem: Problem) -> None:
+        check_no_page(problem)
 
     def copies(self, problem: Problem) -> int:
         """Boxes of a tile: arrivals that complete a use of its barrier."""

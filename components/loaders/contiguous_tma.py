@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from attrs import field, frozen
+from attrs import field, fields, frozen
 
 from tle_attn.components.loaders.paged_tma import TILE
 from tle_attn.dialect import copy, jit
 from tle_attn.errors import SpecError
 from tle_attn.spec import Argument, Block, BoxDescriptor, Constant, Function, Port, Problem
 from tle_attn.spec.types import Place
+
+
+def check_no_page(problem: Problem) -> None:
+    """SpecError where a page size is given that nothing would use."""
+    default = fields(Problem).page.default
+    if problem.page != default:
+        raise SpecError("K and V without pages have no page size", key="problem.page", value=problem.page, allowed=f"{default}, the default", reason="it would change nothing")
 
 
 @frozen(kw_only=True)
@@ -28,8 +35,7 @@ class ContiguousTma(Block):
     expect_scale = 1.0
 
     def check(self, problem: Problem) -> None:
-        if problem.page != TILE:
-            raise SpecError("K and V without pages have no page size", key="problem.page", value=problem.page, allowed=f"{TILE}, the default", reason="it would change nothing")
+        check_no_page(problem)
         if problem.value_tile_dim != problem.tile_dim:
             raise SpecError("this loader takes K and V tiles of one width", key="problem.value_dim", value=problem.value_dim, allowed="as head_dim")
 

@@ -110,10 +110,10 @@ class PrefillMainloop(Mainloop):
     def check(self, problem: Problem) -> None:
         if problem.query_tokens != 1:
             raise SpecError("query_tokens is an option of decode", key="problem.query_tokens", value=problem.query_tokens, allowed="left out", reason="a prefill kernel reads its query counts from cu_seqlens_q")
-        check_keys_end(self.mask)
         for mask in self.mask:
             if reason := getattr(mask, "DECODE_ONLY", None):
                 raise SpecError(f"{mask.label()} is a mask of decode", key="mask", value=mask.NAME, allowed="causal, length; tiles.block = \"block_mask\" for tiles of 128 x 128", reason=reason)
+        check_keys_end(self.mask)
         check_sums(self.softmax, self.epilogue, self.score, "softmax/rows")
         if self.exclusive_exp and self.consumers == 1:
             raise SpecError("one consumer has nobody to take turns with", key="exclusive_exp", value=True, allowed="left out, or consumers = 2", reason="turns are between two consumers")

@@ -28,6 +28,7 @@ class SelectedTiles(Block):
 
     KIND = "mask"
     NAME = "selected_tiles"
+    DECODE_ONLY = "a list names tiles of 64 tokens for all queries of a step, and decode's loader walks it"
     HOOKS = {"last_tile": "selected_count", "page_numbers": "selected_pages", "tile_token": "selected_token", "tile_end": "selected_end"}
 
     def check(self, problem: Problem) -> None:

@@ -12,12 +12,17 @@ def test_every_variant_of_the_library_and_some():
     assert {v.name for v in prefill_variants.variants(["alibi"])} == {"prefill_bf16_alibi", "prefill_fp8_alibi"}
 
 
-@pytest.mark.parametrize("name,head_dim,group", [("prefill_bf16_alibi", 128, 8), ("prefill_fp8_mqa", 128, 32), ("prefill_bf16_d64", 64, 8)])
+@pytest.mark.parametrize("name,head_dim,group", [("prefill_bf16_alibi", 128, 8), ("prefill_fp8_mqa", 128, 32), ("prefill_bf16_d64", 64, 8), ("prefill_fp8_d192_v128", 192, 8), ("prefill_bf16_d256", 256, 8)])
 def test_the_plain_kernel_takes_the_same_tensors(name, head_dim, group):
     kernel = tle_attn.load(f"variants/{name}").kernel()
     plain = prefill_variants.plain_of(kernel)
-    assert plain.name == f"hy3/{name.rsplit('_', 1)[0]}" and plain.problem == kernel.problem
+    assert plain.name == "hy3/" + "_".join(name.split("_")[:2]) and plain.problem == kernel.problem
     assert (plain.problem.head_dim, plain.problem.group) == (head_dim, group)
+
+
+def test_without_pages_there_are_as_many_keys_as_queries():
+    cases = {name: set(prefill_variants.cases_of(tle_attn.load(f"variants/prefill_fp8_{name}").kernel())) for name in ("contiguous", "alibi")}
+    assert cases == {"contiguous": {"1 x 8k", "4 x 2k"}, "alibi": set(prefill_variants.CASES)}
 
 
 def test_tiles_by_counting():

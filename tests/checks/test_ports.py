@@ -36,7 +36,7 @@ def test_what_fits(make_kernel):
 def test_nobody_provides_it(make_kernel):
     error = fails(
         lambda: make_kernel({"requires": (Function("step", (S,)),)}, file="a.toml"),
-        "a.toml: pieces[0]: pieces[0] calls step, which no block provides", "it is called with (s: f32[key 64, query 8] register mma)",
+        "a.toml: pieces[0]: pieces[0] calls step, which no block provides", "its device text calls it, with (s: f32[key 64, query 8] register mma)",
     )  # fmt: skip
     assert error.key == "pieces[0]"
 

@@ -13,6 +13,7 @@ from tle_attn.components.mainloops.prefill import PrefillMainloop
 from tle_attn.components.masks.causal import Causal
 from tle_attn.components.masks.expression import MaskExpression
 from tle_attn.components.masks.length import Length
+from tle_attn.components.masks.selected_tiles import SelectedTiles
 from tle_attn.components.masks.sliding_window import SlidingWindow
 from tle_attn.components.masks.tree import Tree
 from tle_attn.components.rings.mbarrier import MbarrierRing
@@ -58,6 +59,9 @@ def test_a_block_of_decode_is_refused_and_one_of_prefill_named(problem, slots, f
     with pytest.raises(PortError) as caught:
         kernel(problem, **slots)
     assert caught.value.allowed == fitting
+    (slot, block), = ((slot, block) for slot, block in slots.items() if slot != "scale")
+    assert caught.value.key.endswith(slot) and caught.value.value == block.NAME
+    assert caught.value.message == f"mainloop/prefill cannot use {block.label()}" and "made for another mainloop" in caught.value.reason
 
 
 @pytest.mark.parametrize("slots,fitting", [
@@ -80,7 +84,10 @@ def test_a_block_of_prefill_in_a_decode_kernel(slots, fitting):
     (None, {"scale": PerTensor()}, "scale.block", ("per_tensor scales are for fp8 tensors",)),
     (FP8, {**TRANSPOSED, "scale": PerTokenHead(), "loader": ContiguousTiles()}, "scale.block", ("beside the pages of a cache", "allowed  per_tensor")),
     (FP8, {**TRANSPOSED, "scale": PerTensor(), "stages": 1}, "ring.stages", ("a transposed V needs a second ring slot", "2 or more")),
+    (Problem(page=32), {"loader": ContiguousTiles()}, "problem.page", ("K and V without pages have no page size", "64, the default", "change nothing")),
     (None, {"mask": (Causal(), Length())}, "mask", ("two masks end a sequence's keys",)),
+    (None, {"mask": (Causal(), Tree())}, "mask", ("mask/tree is a mask of decode", "rows of one tile")),
+    (None, {"mask": (Causal(), SelectedTiles())}, "mask", ("mask/selected_tiles is a mask of decode", "block_mask", "tiles of 64 tokens")),
     (None, {"mask": (Tree(),)}, "mask", ("mask/tree is a mask of decode", "rows of one tile")),
     (None, {"softmax": RowSigmoid(), "epilogue": StoreRows(lse="e")}, "epilogue.lse", ("softmax/row_sigmoid has no sum of weights", "softmax/rows")),
     (None, {"softmax": RowSigmoid(), "score": (Sink(),)}, "score", ("softmax/row_sigmoid has no sum of weights",)),

@@ -84,7 +84,7 @@ MASK, DENSE, PAGED, FP8 = map(tuple, (MASKED_PREFILL, PREFILL, PAGED_PREFILL, FP
 BF16 = next(name for name in PAGED if name not in FP8)
 
 POINTS = tuple(config(name, 8, 2, page) for name in PAGED for page in (16, 32, 64, 128))
-CONTIGUOUS = tuple(config(name, 8, 2) for name in DENSE if name not in PAGED)
+CONTIGUOUS = tuple(config(name, 8, 2) for name in (*(name for name in DENSE if name not in PAGED), "variants/prefill_fp8_contiguous"))
 MASKED = tuple(config(name, 4, 2) for name in MASK)
 GROUPS = tuple(config(name, group, 3) for name in (BF16, *FP8[:1]) for group in (1, 2, 3, 5, 7, 16))
 HEAD_DIM_64 = tuple(config(f"variants/prefill_{dtype}_d64", kv_heads=2) for dtype in ("bf16", "fp8"))

@@ -16,7 +16,7 @@ MASKS = (
     {"block": "causal"}, {"block": "length"}, {"block": "tree"}, {"block": "sliding_window", "window": 70}, {"block": "selected_tiles"},
     {"block": "expression", "value": "key % 3 != 1 or key == query"},
 )  # fmt: skip
-PREFILL_PARENTS = ("hy3/prefill_bf16", "hy3/prefill_fp8", "hy3/prefill_fp8_per_token", "hy3/prefill_bf16_contiguous", "hy3/prefill_bf16_block_mask")
+PREFILL_PARENTS = ("hy3/prefill_bf16", "hy3/prefill_fp8", "hy3/prefill_fp8_per_token", "hy3/prefill_bf16_contiguous", "hy3/prefill_bf16_block_mask", "variants/prefill_fp8_kv_per_token", "variants/prefill_fp8_contiguous")
 #: values that are often right, and some that never are
 OPTIONS: dict[str, tuple[Any, ...]] = {
     "problem.head_dim": (64, 96, 128, 128, 192, 256, 80),
@@ -56,7 +56,8 @@ def recipes(draw: st.DrawFn) -> Recipe:
 
 
 PREFILL_OPTIONS: dict[str, tuple[Any, ...]] = {
-    "problem.head_dim": (64, 96, 128, 192, 256),
+    "problem.head_dim": (64, 96, 128, 192, 192, 256),
+    "problem.value_dim": (64, 128, 128),
     "problem.group": (1, 3, 33),
     "problem.page": (16, 32, 64, 64, 128),
     "ring.stages": (1, 2, 3, 40),

@@ -100,6 +100,7 @@ class TestFile:
 
     @pytest.mark.parametrize("text,parts", [
         ("[rings]\nstages = 3", ("rings: mainloop decode has no slot 'rings'; did you mean 'ring'?", "allowed  problem, mainloop, loader, ring")),
+        ("[tiles]\nblock = \"block_mask\"", ("tiles: mainloop decode has no slot 'tiles'", "because  it is a slot of prefill")),
         ("[ring]\nstage = 3", ("ring.stage: mbarrier has no option 'stage'; did you mean 'stages'?", "value    3", "allowed  stages", "would not use is an error")),
         ("[ring]\nreaders = 2", ("ring.readers: mbarrier has no option 'readers'",)),  # for tests only
         ("[ring]\nstages = 0", ("ring.stages: stages cannot be 0", "allowed  an integer from 1 to 16", "because  tiles in flight")),

@@ -23,6 +23,7 @@ def check_kernel(kernel: Kernel) -> None:
             table = (error.key or "").split(".")[0]
             elsewhere = table == "problem" or (block is kernel.mainloop and table in kernel.mainloop.slots())
             raise error.located(prefix=None if elsewhere else where)
+    for where, block in kernel.blocks:
         # a block that provides functions too may be used for those alone
         for chain in block.HOOKS if not block.provides(kernel.problem) else ():
             if chain not in kernel.mainloop.CHAINS:

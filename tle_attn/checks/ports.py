@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ..errors import PortError
 
 if TYPE_CHECKING:
-    from ..spec import Function, Kernel
+    from ..spec import Block, Function, Kernel
 
 
 def check_ports(kernel: Kernel) -> None:
@@ -16,18 +16,30 @@ def check_ports(kernel: Kernel) -> None:
     for where, block in kernel.blocks:
         for wanted in block.requires(kernel.problem):
             if wanted.name not in provided:
-                raise PortError(
-                    f"{where} calls {wanted.name}, which no block provides", key=where, allowed=_who_could(kernel, wanted) or "a block that provides it",
-                    reason=f"it is called with ({', '.join(map(str, wanted.inputs))})",
-                )
+                raise _missing(kernel, where, block, wanted)
             key, have = provided[wanted.name]
             trouble = _misfit(wanted, have)
             if trouble:
                 what, want, got = trouble
                 raise PortError(
-                    f"{have.name} of this block does not fit {where}: {what}", key=key, allowed=_who_could(kernel, wanted) or f"a block whose port is {want}",
+                    f"{have.name} of this block does not fit {where}: {what}", key=key, allowed=_labels(_who_could(kernel, wanted)) or f"a block whose port is {want}",
                     reason=f"{where} wants {want}; this block has {got}",
                 )  # fmt: skip
+
+
+def _missing(kernel: Kernel, where: str, block: Block, wanted: Function) -> PortError:
+    """The error where nobody provides what `block` wants: a block of the kernel stands where one of another kind of kernel would, or a block is missing."""
+    fitting = _who_could(kernel, wanted)
+    for key, other in kernel.blocks:
+        if other is not block and other.KIND in {cls.KIND for cls in fitting}:
+            return PortError(
+                f"{block.label()} cannot use {other.label()}", key=key, value=other.NAME, allowed=_labels(fitting),
+                reason=f"it calls {wanted.name}, which this block has not: it is made for another mainloop",
+            )
+    takes = f", with ({', '.join(map(str, wanted.inputs))})" if wanted.inputs else ""
+    return PortError(
+        f"{where} calls {wanted.name}, which no block provides", key=where, allowed=_labels(fitting) or "a block that provides it", reason=f"its device text calls it{takes}"
+    )
 
 
 def _misfit(wanted: Function, have: Function) -> tuple[str, str, str] | None:
@@ -43,11 +55,15 @@ def _misfit(wanted: Function, have: Function) -> tuple[str, str, str] | None:
     return None
 
 
-def _who_could(kernel: Kernel, wanted: Function) -> str:
+def _labels(classes: list[type[Block]]) -> str:
+    return ", ".join(cls.label() for cls in classes)
+
+
+def _who_could(kernel: Kernel, wanted: Function) -> list[type[Block]]:
     """Blocks of the library that provide `wanted` as it is wanted."""
     from ..spec import registered
 
-    names = []
+    found = []
     for cls in registered():
         try:
             block = cls()
@@ -57,5 +73,5 @@ def _who_could(kernel: Kernel, wanted: Function) -> str:
             continue
         for have in functions:
             if have.name == wanted.name and not _misfit(wanted, have):
-                names.append(cls.label())
-    return ", ".join(names)
+                found.append(cls)
+    return found

@@ -9,7 +9,7 @@ import cattrs
 from attrs import fields_dict, resolve_types
 
 from ..errors import SpecError, written
-from ..spec import Block, DType, Mainloop, Problem, find_block
+from ..spec import Block, DType, Mainloop, Problem, find_block, registered
 
 
 def _strict(kind: type, words: str, also: tuple[type, ...] = ()) -> Any:
@@ -107,7 +107,11 @@ def structure_kernel(tables: dict[str, Any]) -> tuple[Problem, Mainloop]:
     for name in tables:
         if name not in slots and name not in ("problem", "mainloop"):
             close = difflib.get_close_matches(name, slots, 1)
-            raise SpecError(f"mainloop {cls.NAME} has no slot {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""), key=name, allowed=["problem", "mainloop", *slots])
+            others = [other.NAME for other in registered("mainloop") if issubclass(other, Mainloop) and name in other.slots()]
+            raise SpecError(
+                f"mainloop {cls.NAME} has no slot {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""), key=name, allowed=["problem", "mainloop", *slots],
+                reason=f"it is a slot of {', '.join(others)}" if others else None,
+            )
     arguments = structure_options(cls, head, "mainloop", skip=("block",))
     defaults = fields_dict(cls)
     for name, (kind, many) in slots.items():

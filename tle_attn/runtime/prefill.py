@@ -104,8 +104,8 @@ class PrefillPlan(Plan):
 
         Args:
             q: [rows, query heads, head_dim], the sequences' queries one after the other; rows behind them are not looked at.
-            k_cache, v_cache: [pages, page, kv heads, head_dim] views; NHD, HND or a slice of a larger cache by strides.  For a kernel without
-                pages: [rows, kv heads, head_dim], a sequence's keys from the row of its first query on.
+            k_cache, v_cache: [pages, page, kv heads, head_dim (of V: value_dim)] views; NHD, HND or a slice of a larger cache by strides.  For a kernel without
+                pages: [rows, kv heads, head_dim or value_dim], a sequence's keys from the row of its first query on.
             block_ids: int32 [batch, width]; entries past a sequence's last page are not read.  None for a kernel without pages.
             cu_seqlens_q: int32 [batch + 1], the row where each sequence's queries start, and where the last one's end.
             kv_lens: int32 [batch], keys of each sequence, this step's included; a query before the first key gets a zero row.
@@ -114,6 +114,7 @@ class PrefillPlan(Plan):
             softmax_scale: above 0; 1 / sqrt(head_dim) if not given.  Scales of fp8 tensors are above 0 too, or 0: the largest raw score has to be the largest logit.
             q_scale, k_scale, v_scale: float32 scales of fp8 tensors.  Q: [batch, query heads, queries of the longest sequence or more].
                 Scales per_tensor: K and V [1].  Scales per_token_head: K [pages, page / 32, kv heads, 32] or the same bytes as e4m3, V [kv heads].
+                Scales per_token_head_kv: K and V as K, those of V of any sign.
             block_mask: uint8 [batch, query heads, query tiles, key tiles], 0 where a tile of 128 queries (counted within the sequence) x 128 keys is
                 dropped.  If it has fewer key tiles than a sequence, the first one behind it counts as kept and later ones as dropped.
             scheduled: `schedule` was called for these lengths already.

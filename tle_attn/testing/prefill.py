@@ -8,6 +8,7 @@ import torch
 from attrs import frozen
 from torch import Tensor
 
+from tle_attn.oracle import quantise_e4m3
 from tle_attn.testing.paged import Quant, make_paged_cache
 from tle_attn.testing.problems import PagedProblem, queries, tensors_of
 
@@ -111,16 +112,8 @@ def make_prefill_problem(
         poison=poison,
         extra_pages=extra_pages,
     )
-    starts = torch.tensor([0, *q_lengths]).cumsum(0)
-    fill = math.nan if poison else 0.0
-    live, row_scale = queries(sum(q_lengths), heads[0], head_dim, dtype, logit_std, generator)
-    q = _padded(live, padding_rows, fill)
-    q_scale = None
-    if row_scale is not None:
-        padded = -(-max(q_lengths, default=0) // Q_SCALE_MULTIPLE) * Q_SCALE_MULTIPLE
-        q_scale = torch.full((len(q_lengths), heads[0], padded), fill)
-        for b, length in enumerate(q_lengths):
-            q_scale[b, :, :length] = row_scale[starts[b] : starts[b + 1]].T
+    starts, fill = torch.tensor([0, *q_lengths]).cumsum(0), math.nan if poison else 0.0
+    q, q_scale = _ragged_queries(q_lengths, starts, padding_rows, fill, heads[0], head_dim, dtype, logit_std, generator)
     block_mask = None
     if mask_density is not None:
         tiles = (-(-max(q_lengths, default=0) // MASK_TILE), mask_columns or max(1, -(-max(lengths, default=0) // MASK_TILE)))
@@ -135,23 +128,45 @@ def make_contiguous_problem(
     padding_rows: int = 0,
     heads: tuple[int, int] = (8, 1),
     head_dim: int = 128,
+    value_dim: int | None = None,
+    dtype: str = "bf16",
+    quant: Quant = None,
     logit_std: float = 1.0,
     seed: int = 0,
     poison: bool = True,
     device: torch.device | str = "cpu",
 ) -> ContiguousProblem:
-    """A random bf16 prefill problem whose sequences have as many keys as queries, in rows of K and V; rows of no sequence are poison."""
+    """A random prefill problem whose sequences have as many keys as queries, in rows of K and V; rows of no sequence are poison.
+
+    `dtype`, `quant`: "bf16" with None, or "fp8" with 1, a scale of K and of V each: scales per token lie beside pages.
+    """
+    if (dtype, quant) not in (("bf16", None), ("fp8", 1)):
+        raise ValueError(f'dtype, quant: {dtype!r}, {quant!r}; allowed without pages: "bf16" with None, "fp8" with 1 (per tensor)')
     q_lengths = list(q_lens)
     generator = torch.Generator().manual_seed(seed)
-    starts = torch.tensor([0, *q_lengths]).cumsum(0)
-    rows, fill = sum(q_lengths), math.nan if poison else 0.0
-    q, _ = queries(rows, heads[0], head_dim, "bf16", logit_std, generator)
-    k, v = (_padded(torch.randn(rows, heads[1], head_dim, generator=generator).bfloat16(), padding_rows, fill)[:, None] for _ in range(2))
+    starts, fill = torch.tensor([0, *q_lengths]).cumsum(0), math.nan if poison else 0.0
+    q, q_scale = _ragged_queries(q_lengths, starts, padding_rows, fill, heads[0], head_dim, dtype, logit_std, generator)
+    live = [torch.randn(sum(q_lengths), heads[1], dim, generator=generator) for dim in (head_dim, value_dim or head_dim)]
+    (k, k_scale), (v, v_scale) = (quantise_e4m3(values) if quant else (values.bfloat16(), None) for values in live)
     block_ids = (starts[:-1, None] + torch.arange(max(q_lengths, default=0))).int()
     return ContiguousProblem(
-        q=_padded(q, padding_rows, fill), k_cache=k, v_cache=v, block_ids=block_ids, kv_lens=starts.diff().int(), cu_seqlens_q=starts.int(),
-        q_scale=None, k_scale=None, v_scale=None,
+        q=q, k_cache=_padded(k, padding_rows, fill)[:, None], v_cache=_padded(v, padding_rows, fill)[:, None], block_ids=block_ids, kv_lens=starts.diff().int(),
+        cu_seqlens_q=starts.int(), q_scale=q_scale, k_scale=k_scale, v_scale=v_scale,
     ).to(device)
+
+
+def _ragged_queries(
+    lengths: list[int], starts: Tensor, padding_rows: int, fill: float, heads: int, head_dim: int, dtype: str, logit_std: float, generator: torch.Generator
+) -> tuple[Tensor, Tensor | None]:
+    """Q with `padding_rows` rows of no sequence behind it, and its scales [B, Hq, S] if it is FP8; what belongs to no query holds `fill`."""
+    live, row_scale = queries(sum(lengths), heads, head_dim, dtype, logit_std, generator)
+    q_scale = None
+    if row_scale is not None:
+        padded = -(-max(lengths, default=0) // Q_SCALE_MULTIPLE) * Q_SCALE_MULTIPLE
+        q_scale = torch.full((len(lengths), heads, padded), fill)
+        for b, length in enumerate(lengths):
+            q_scale[b, :, :length] = row_scale[starts[b] : starts[b + 1]].T
+    return _padded(live, padding_rows, fill), q_scale
 
 
 def random_block_mask(shape: tuple[int, ...], density: float, generator: torch.Generator) -> Tensor:

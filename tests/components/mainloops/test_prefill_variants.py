@@ -80,9 +80,10 @@ def test_scales_of_keys_under_scores_of_all_kinds(seed):
     check(evolve(kernel, mainloop=evolve(kernel.mainloop, **FEATURES["sink, soft cap, alibi, window"])), "cpu", seed, ((130, 300), (5, 0), (64, 64)))
 
 
+@pytest.mark.parametrize("parent", ["hy3/prefill_bf16_contiguous", "variants/prefill_fp8_contiguous"])
 @pytest.mark.parametrize("feature", ["alibi", "window", "sink"])
-def test_without_pages(seed, feature):
-    kernel = tle_attn.load("hy3/prefill_bf16_contiguous").set({"problem.group": 2, "epilogue.lse": "e"}).kernel()
+def test_without_pages(seed, parent, feature):
+    kernel = tle_attn.load(parent).set({"problem.group": 2, "epilogue.lse": "e"}).kernel()
     check(evolve(kernel, mainloop=evolve(kernel.mainloop, **FEATURES[feature])), "cpu", seed, ((200, 200), (0, 0), (1, 1), (129, 129)))
 
 
