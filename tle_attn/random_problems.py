@@ -42,11 +42,11 @@ def prefill_problem_for(kernel: Kernel, lengths: Iterable[tuple[int, int]], kv_h
 
     pairs = list(lengths)
     q_lens = [q for q, _ in pairs]
+    if "block_mask" in kernel.arguments:
+        options.setdefault("mask_density", 0.5)
     if "block_ids" not in kernel.arguments:
         options.pop("layout", None)
         return make_contiguous_problem(q_lens, **{name: value for name, value in _format(kernel, kv_heads).items() if name != "page"}, **options)
-    if "block_mask" in kernel.arguments:
-        options.setdefault("mask_density", 0.5)
     return make_prefill_problem(q_lens, [kv for _, kv in pairs], **_format(kernel, kv_heads), **options)
 
 

@@ -114,10 +114,7 @@ def make_prefill_problem(
     )
     starts, fill = torch.tensor([0, *q_lengths]).cumsum(0), math.nan if poison else 0.0
     q, q_scale = _ragged_queries(q_lengths, starts, padding_rows, fill, heads[0], head_dim, dtype, logit_std, generator)
-    block_mask = None
-    if mask_density is not None:
-        tiles = (-(-max(q_lengths, default=0) // MASK_TILE), mask_columns or max(1, -(-max(lengths, default=0) // MASK_TILE)))
-        block_mask = random_block_mask((len(q_lengths), heads[0], *tiles), mask_density, generator)
+    block_mask = _mask_of(q_lengths, lengths, heads[0], mask_density, mask_columns, generator)
     tensors = {**tensors_of(cache), "q": q, "q_scale": q_scale, "kv_lens": torch.tensor(lengths, dtype=torch.int32)}
     return PrefillProblem(cu_seqlens_q=starts.int(), block_mask=block_mask, **tensors).to(device)
 
@@ -132,13 +129,15 @@ def make_contiguous_problem(
     dtype: str = "bf16",
     quant: Quant = None,
     logit_std: float = 1.0,
+    mask_density: float | None = None,
+    mask_columns: int | None = None,
     seed: int = 0,
     poison: bool = True,
     device: torch.device | str = "cpu",
 ) -> ContiguousProblem:
     """A random prefill problem whose sequences have as many keys as queries, in rows of K and V; rows of no sequence are poison.
 
-    `dtype`, `quant`: "bf16" with None, or "fp8" with 1, a scale of K and of V each: scales per token lie beside pages.
+    `dtype`, `quant`: "bf16" with None, or "fp8" with 1, a scale of K and of V each: scales per token lie beside pages.  The others as of `make_prefill_problem`.
     """
     if (dtype, quant) not in (("bf16", None), ("fp8", 1)):
         raise ValueError(f'dtype, quant: {dtype!r}, {quant!r}; allowed without pages: "bf16" with None, "fp8" with 1 (per tensor)')
@@ -151,8 +150,16 @@ def make_contiguous_problem(
     block_ids = (starts[:-1, None] + torch.arange(max(q_lengths, default=0))).int()
     return ContiguousProblem(
         q=q, k_cache=_padded(k, padding_rows, fill)[:, None], v_cache=_padded(v, padding_rows, fill)[:, None], block_ids=block_ids, kv_lens=starts.diff().int(),
-        cu_seqlens_q=starts.int(), q_scale=q_scale, k_scale=k_scale, v_scale=v_scale,
+        cu_seqlens_q=starts.int(), q_scale=q_scale, k_scale=k_scale, v_scale=v_scale, block_mask=_mask_of(q_lengths, q_lengths, heads[0], mask_density, mask_columns, generator),
     ).to(device)
+
+
+def _mask_of(q_lengths: list[int], lengths: list[int], heads: int, density: float | None, columns: int | None, generator: torch.Generator) -> Tensor | None:
+    """A block mask for the longest sequence, with `columns` key tiles if given; None without a density."""
+    if density is None:
+        return None
+    tiles = (-(-max(q_lengths, default=0) // MASK_TILE), columns or max(1, -(-max(lengths, default=0) // MASK_TILE)))
+    return random_block_mask((len(q_lengths), heads, *tiles), density, generator)
 
 
 def _ragged_queries(

@@ -87,6 +87,12 @@ def test_without_pages(seed, parent, feature):
     check(evolve(kernel, mainloop=evolve(kernel.mainloop, **FEATURES[feature])), "cpu", seed, ((200, 200), (0, 0), (1, 1), (129, 129)))
 
 
+@pytest.mark.parametrize("parent", ["hy3/prefill_bf16_contiguous", "variants/prefill_fp8_contiguous"])
+def test_a_block_mask_without_pages(seed, parent):
+    kernel = tle_attn.load(parent).set({"problem.group": 2, "epilogue.lse": "e", "tiles.block": "block_mask"}).kernel()
+    check(kernel, "cpu", seed, ((400, 400), (0, 0), (1, 1), (129, 129)))
+
+
 def test_a_sink_with_a_block_mask(seed):
     """Rows of which the mask keeps nothing have output 0 and the sink as their log-sum-exp."""
     kernel = tle_attn.load("hy3/prefill_bf16_block_mask").set({"problem.group": 2, "epilogue.lse": "e"}).kernel()
