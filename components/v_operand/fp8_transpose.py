@@ -28,7 +28,7 @@ class Fp8Transpose(Block):
         sums: "tensor_cores", or "fp32".  The tensor cores add fp8 products to their accumulator with about 13 bits and cut off the rest: where V has a mean and the context is
             long, small products vanish in a large sum (8192 equal values lost 13 % on an H200; values of zero mean lose nothing that shows beside the rounding of P).  "fp32": each
             tile's product starts from zero and is added in fp32, with the rescale in the same instruction, half of the head elements at a time because a second accumulator
-            has no registers.  It compiles to 10 % more instructions a step; it has not been run on a GPU.
+            has no registers.  10 % more instructions a step, 6 to 10 % more time on an H200 (docs/performance.md).
     """
 
     KIND = "v_operand"
