@@ -156,7 +156,6 @@ CONSUMERS = constexpr(2)  # consumer warpgroups, 64 query rows each
 UNIT_ROWS = constexpr(128)  # query rows of a unit
 RECORDS = constexpr(4)  # records of units
 WORDS = constexpr(32)  # int32 words of the record of a unit
-MASK_ALL = constexpr(False)  # every tile needs the element masks
 
 
 # ---- loader: loader/paged_tiles
@@ -503,6 +502,138 @@ def word_of(work, item, i):
 
 
 @jit
+def raw_scores(k_empty, i, s):
+    """Scores of tile i once its product is done, in units of the row factor; frees the key tile."""
+    release(k_empty, i)
+    return s
+
+
+@jit
+def logits(s, tile, first_row, masked: constexpr):
+    """Scores of a tile with all that the recipe does to them; first_row: position of the tile's first query row."""
+    key = cols(s)[None, :]
+    query = (first_row - tile * TILE + rows(s))[:, None]
+    if masked:
+        s = mask(s, key, query)
+    return s
+
+
+@jit
+def step(
+    w: constexpr, q, k_ring, v_tiles, k_full, k_empty, v_full, v_empty, turn, i, tile, first_row, unit, o, p, m, l, masked: constexpr,
+):
+    """QK of tile i and PV of tile i - 1 in flight together; the softmax of tile i under PV."""
+    operand = p_operand(p, o[0])
+    wait_slot(k_full, i)
+    s = qk_rows(q, k_ring.slot(slot_of(i)))
+    wait_slot(v_full, i - 1)
+    product = begin_pv(operand, v_tiles, slot_of(i - 1), o)
+    s = wgmma_wait(1, s)
+    s = raw_scores(k_empty, i, s)
+    s = logits(s, tile, first_row, masked)
+    larger = larger_maximum(s, m)
+    o, product = go_on_with_pv(o, product)
+    larger = named_wait_for(turn[w], larger)
+    p, alpha = weights(s, m, larger, unit, masked)
+    l = pin(add_weights(l, alpha, p))
+    named_arrive(turn[1 - w])
+    o = end_pv(product)
+    release(v_empty, i - 1)
+    return rescaled(o, alpha), p, larger, l
+
+
+@jit
+def steps(
+    w: constexpr, q, k_ring, v_tiles, k_full, k_empty, v_full, v_empty, turn, done, start, stop, tile_1, first_row, unit, o, p, m, l,
+    masked: constexpr,
+):
+    """Steps of the unit's tiles from `start` up to `stop`; tile_0, tile_1: the first two, behind which a tile's number is only wanted where none is skipped."""
+    for i in range(start, stop):
+        tile = tile_1
+        o, p, m, l = step(
+            w, q, k_ring, v_tiles, k_full, k_empty, v_full, v_empty, turn, done + i, tile, first_row, unit, o, p, m, l, masked,
+        )
+    return o, p, m, l
+
+
+@jit
+def attend(
+    v_scale, out, out_token_stride, out_head_stride, w: constexpr, q_smem, work, factors, k_ring, v_tiles, work_full, work_empty, q_full,
+    q_empty, k_full, k_empty, v_full, v_empty, turn,
+):
+    """Consumer role: 64 of a unit's rows.  What the steps do not need is read from the unit's record where it is needed: registers are short."""
+    if w == 1:
+        named_arrive(turn[0])
+    item = 0
+    visited = 0
+    done = 0
+    barrier_wait(work_full[0], 0)
+    while word_of(work, item, 0) >= 0:
+        q_head = word_of(work, item, 1)
+        row0 = word_of(work, item, 3) + w * 64
+        q_len = word_of(work, item, 4)
+        kv_len = word_of(work, item, 5)
+        count = word_of(work, item, 6)
+        first_row = kv_len - q_len + row0
+        o = no_output()
+        s = mma_zeros(64, TILE, DTYPE)
+        l = thread_sums(s)
+        m = full_rows(s, float("-inf"))
+        # early: its way from memory is long
+        values = value_factor(v_scale)
+        factor = smem_load_rows(factors.slot(item % RECORDS * CONSUMERS + w), s)
+        # a scale of 0 must not meet a masked score: 0 * -inf is NaN
+        factor = maximum(factor, 1.0e-30)
+        unit = factor
+        if count > 0:
+            tile_0 = word_of(work, item, 7)
+            tile_1 = word_of(work, item, 8)
+            q = take_queries(q_smem, q_full, w, visited, s)
+            visited += 1
+            wait_slot(k_full, done)
+            s = wgmma_wait(0, qk_rows(q, k_ring.slot(slot_of(done))))
+            give_queries_back(q_empty, w, True)
+            s = raw_scores(k_empty, done, s)
+            s = logits(s, tile_0, first_row, True)
+            m = larger_maximum(s, m)
+            p, alpha = weights(s, m, m, unit, True)
+            l = thread_sums(p)
+            # tiles from `full` on cross this consumer's causal frontier: the first two at most.  Nobody but uniform() knows that bound: a compiler that did
+            # would make a branch of the first loop, which costs ptxas 30 registers.
+            full = kv_len // TILE
+            full = maximum(first_row + 1, 0) // TILE
+            masked = uniform(2 if (count > 1) & (tile_1 >= full) else 1)
+            o, p, m, l = steps(
+                w, q, k_ring, v_tiles, k_full, k_empty, v_full, v_empty, turn, done, 1, masked, tile_1, first_row, unit, o, p, m, l, True,
+            )
+            o, p, m, l = steps(
+                w, q, k_ring, v_tiles, k_full, k_empty, v_full, v_empty, turn, done, masked, count, tile_1, first_row, unit, o, p, m, l,
+                False,
+            )
+            give_queries_back(q_empty, w, False)
+            end = done + count - 1
+            wait_slot(v_full, end)
+            operand = p_operand(p, o[0])
+            o, product = go_on_with_pv(o, begin_pv(operand, v_tiles, slot_of(end), o))
+            o = end_pv(product)
+            release(v_empty, end)
+            done += count
+        total = like_rows(row_sums(l), s)
+        inverse = inverse_of_rows(total)
+        inverse = inverse * values
+        q_head = word_of(work, item, 1)
+        q_start = word_of(work, item, 2)
+        row0 = word_of(work, item, 3) + w * 64
+        q_len = word_of(work, item, 4)
+        store_rows(out, out_token_stride, out_head_stride, output_rows(o), inverse, q_start, row0, q_len, q_head)
+        barrier_arrive(work_empty[item % RECORDS])
+        item += 1
+        barrier_wait(work_full[item % RECORDS], item // RECORDS)
+    if w == 0:
+        named_wait(turn[0])
+
+
+@jit
 def describe(scale_log2, q_scale, q_scale_batch_stride, q_scale_head_stride, k_scale, batch, query_heads, units, unit, units_, only):
     """A unit's record, a negative sequence if there is no such unit, and the factors of its rows; what has to be loaded is on its way when this returns."""
     seq = -1
@@ -617,126 +748,6 @@ def produce(
             )
         item += 1
     leave_queue(queue, total)
-
-
-@jit
-def raw_scores(k_empty, i, s):
-    """Scores of tile i once its product is done, in units of the row factor; frees the key tile."""
-    release(k_empty, i)
-    return s
-
-
-@jit
-def logits(s, tile, first_row, masked: constexpr):
-    """Scores of a tile with all that the recipe does to them; first_row: position of the tile's first query row."""
-    key = cols(s)[None, :]
-    query = (first_row - tile * TILE + rows(s))[:, None]
-    if masked:
-        s = mask(s, key, query)
-    return s
-
-
-@jit
-def step(
-    w: constexpr, q, k_ring, v_tiles, k_full, k_empty, v_full, v_empty, turn, i, tile, first_row, unit, o, p, m, l, masked: constexpr,
-):
-    """QK of tile i and PV of tile i - 1 in flight together; the softmax of tile i under PV."""
-    operand = p_operand(p, o[0])
-    wait_slot(k_full, i)
-    s = qk_rows(q, k_ring.slot(slot_of(i)))
-    wait_slot(v_full, i - 1)
-    product = begin_pv(operand, v_tiles, slot_of(i - 1), o)
-    s = wgmma_wait(1, s)
-    s = raw_scores(k_empty, i, s)
-    s = logits(s, tile, first_row, masked)
-    larger = larger_maximum(s, m)
-    o, product = go_on_with_pv(o, product)
-    larger = named_wait_for(turn[w], larger)
-    p, alpha = weights(s, m, larger, unit, masked)
-    l = pin(add_weights(l, alpha, p))
-    named_arrive(turn[1 - w])
-    o = end_pv(product)
-    release(v_empty, i - 1)
-    return rescaled(o, alpha), p, larger, l
-
-
-@jit
-def attend(
-    v_scale, out, out_token_stride, out_head_stride, w: constexpr, q_smem, work, factors, k_ring, v_tiles, work_full, work_empty, q_full,
-    q_empty, k_full, k_empty, v_full, v_empty, turn
-):
-    """Consumer role: 64 of a unit's rows.  What the steps do not need is read from the unit's record where it is needed: registers are short."""
-    if w == 1:
-        named_arrive(turn[0])
-    item = 0
-    visited = 0
-    done = 0
-    barrier_wait(work_full[0], 0)
-    while word_of(work, item, 0) >= 0:
-        q_head = word_of(work, item, 1)
-        row0 = word_of(work, item, 3) + w * 64
-        q_len = word_of(work, item, 4)
-        kv_len = word_of(work, item, 5)
-        count = word_of(work, item, 6)
-        first_row = kv_len - q_len + row0
-        o = no_output()
-        s = mma_zeros(64, TILE, DTYPE)
-        l = thread_sums(s)
-        m = full_rows(s, float("-inf"))
-        # early: its way from memory is long
-        values = value_factor(v_scale)
-        factor = smem_load_rows(factors.slot(item % RECORDS * CONSUMERS + w), s)
-        # a scale of 0 must not meet a masked score: 0 * -inf is NaN
-        factor = maximum(factor, 1.0e-30)
-        unit = factor
-        if count > 0:
-            tile_0 = word_of(work, item, 7)
-            tile_1 = word_of(work, item, 8)
-            q = take_queries(q_smem, q_full, w, visited, s)
-            visited += 1
-            wait_slot(k_full, done)
-            s = wgmma_wait(0, qk_rows(q, k_ring.slot(slot_of(done))))
-            give_queries_back(q_empty, w, True)
-            s = raw_scores(k_empty, done, s)
-            s = logits(s, tile_0, first_row, True)
-            m = larger_maximum(s, m)
-            p, alpha = weights(s, m, m, unit, True)
-            l = thread_sums(p)
-            # tiles from `full` on cross this consumer's causal frontier: the first two at most.  Nobody but uniform() knows that bound: a compiler that did
-            # would make a branch of the first loop, which costs ptxas 30 registers.
-            full = kv_len // TILE
-            full = maximum(first_row + 1, 0) // TILE
-            masked = uniform(2 if (count > 1) & (tile_1 >= full) else 1)
-            for i in range(1, masked):
-                o, p, m, l = step(
-                    w, q, k_ring, v_tiles, k_full, k_empty, v_full, v_empty, turn, done + i, tile_1, first_row, unit, o, p, m, l, True,
-                )
-            for i in range(masked, count):
-                o, p, m, l = step(
-                    w, q, k_ring, v_tiles, k_full, k_empty, v_full, v_empty, turn, done + i, tile_0 - i, first_row, unit, o, p, m, l,
-                    MASK_ALL,
-                )
-            give_queries_back(q_empty, w, False)
-            end = done + count - 1
-            wait_slot(v_full, end)
-            operand = p_operand(p, o[0])
-            o, product = go_on_with_pv(o, begin_pv(operand, v_tiles, slot_of(end), o))
-            o = end_pv(product)
-            release(v_empty, end)
-            done += count
-        total = like_rows(row_sums(l), s)
-        inverse = inverse_of_rows(total)
-        inverse = inverse * values
-        q_head = word_of(work, item, 1)
-        q_start = word_of(work, item, 2)
-        row0 = word_of(work, item, 3) + w * 64
-        q_len = word_of(work, item, 4)
-        store_rows(out, out_token_stride, out_head_stride, output_rows(o), inverse, q_start, row0, q_len, q_head)
-        barrier_arrive(work_empty[item % RECORDS])
-        item += 1
-        barrier_wait(work_full[item % RECORDS], item // RECORDS)
-    if w == 0:
-        named_wait(turn[0])
 
 
 @jit
