@@ -53,7 +53,7 @@ def kernel(problem: Problem | None = None, stages: int = 2, **slots) -> Kernel:
     (FP8, {"v_operand": Fp8RegisterV(), "scale": PerTensor()}, "v_operand/direct_rows, v_operand/fp8_transpose"),
     (None, {"qk": SmallM()}, "qk/query_rows"),
     (None, {"loader": PagedTma()}, "loader/contiguous_tiles, loader/paged_tiles"),
-    (None, {"epilogue": StoreEpilogue()}, "epilogue/store_rows"),
+    (None, {"epilogue": StoreEpilogue()}, "epilogue/store_rows, epilogue/store_tma"),
 ])  # fmt: skip
 def test_a_block_of_decode_is_refused_and_one_of_prefill_named(problem, slots, fitting):
     with pytest.raises(PortError) as caught:
