@@ -26,8 +26,9 @@ class SmallM(Block):
 
     def check(self, problem: Problem) -> None:
         if problem.rows > MAX_COLUMNS:
+            name = "query_tokens" if problem.group <= MAX_COLUMNS and problem.query_tokens > 1 else "group"
             raise SpecError(
-                f"{problem.query_tokens} query tokens x {problem.group} heads are {problem.rows} query rows", key="problem.group", value=problem.group,
+                f"{problem.query_tokens} query tokens x {problem.group} heads are {problem.rows} query rows", key=f"problem.{name}", value=getattr(problem, name),
                 allowed=f"query_tokens * group <= {MAX_COLUMNS}", reason="all query rows of a key/value head are the N columns of one small-M wgmma",
             )
 

@@ -113,7 +113,7 @@ class DecodeMainloop(Mainloop):
         check_keys_end(self.mask)
         if self.batch_invariant and not self.schedule.BATCH_INVARIANT:
             raise SpecError(
-                f"{self.schedule.NAME} cuts a sequence by what else is in the batch", key="mainloop.batch_invariant", value=True,
+                f"{self.schedule.NAME} cuts a sequence by what else is in the batch", key="batch_invariant", value=True,
                 allowed='schedule.block = "static_split"', reason="sums are rounded by where they are cut, so a row would differ from batch to batch",
             )
         if not self.schedule.PLANNED:
@@ -195,6 +195,9 @@ class DecodeMainloop(Mainloop):
             Function("add_product"),
             Function("task"),
             Function("finish"),
+            Function("write_rows"),
+            Function("write_lse"),
+            Function("inverse_of"),
         )
 
     def resources(self, problem: Problem) -> Resources:

@@ -25,7 +25,7 @@ class SoftmaxScale(Block):
 
     def check(self, problem: Problem) -> None:
         if problem.dtype is DType.FP8:
-            raise SpecError("fp8 tensors come with scales", key="block", value=self.NAME, allowed=("per_tensor", "per_token_head"), reason="e4m3 values mean nothing without their scales")
+            raise SpecError("fp8 tensors come with scales", key="block", value=self.NAME, allowed=("per_tensor", "per_token_head", "per_token_head_kv"), reason="e4m3 values mean nothing without their scales")
 
     def constants(self, problem: Problem) -> dict[str, Constant]:
         return {"KEY_SCALES": Constant(False, "every key has a scale of its own"), "ROW_FACTORS": Constant(False, "query rows have factors of their own")}

@@ -37,7 +37,7 @@ class DirectRows(Block):
 
     def check(self, problem: Problem) -> None:
         if problem.dtype is DType.FP8:
-            raise SpecError("wgmma reads fp8 operands key-contiguous only", key="block", value=self.NAME, allowed="fp8_transpose", reason="V lies head-element-contiguous")
+            raise SpecError("wgmma reads fp8 operands key-contiguous only", key="block", value=self.NAME, allowed="fp8_transpose in prefill, fp8_register in decode", reason="V lies head-element-contiguous")
 
     def constants(self, problem: Problem) -> dict[str, Constant]:
         return {"TRANSPOSED": Constant(False, "V tiles are transposed in shared memory"), "FP32_SUMS": Constant(False, "products of key tiles are added in fp32")}

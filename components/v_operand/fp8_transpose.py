@@ -40,7 +40,7 @@ class Fp8Transpose(Block):
 
     def check(self, problem: Problem) -> None:
         if problem.dtype is not DType.FP8:
-            raise SpecError("bf16 V needs no transpose", key="block", value=self.NAME, allowed="direct_rows", reason="wgmma reads bf16 operands of either major axis")
+            raise SpecError("bf16 V needs no transpose", key="block", value=self.NAME, allowed="direct_rows in prefill, direct in decode", reason="wgmma reads bf16 operands of either major axis")
         if self.sums == "fp32" and problem.value_tile_dim > 128:
             raise SpecError(
                 f"sums in fp32 are for heads of 128 values at most, not {problem.v_dim}", key="sums", value=self.sums, allowed='"tensor_cores"',

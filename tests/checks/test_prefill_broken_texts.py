@@ -90,10 +90,8 @@ TRANSPOSED = {
     "nobody waits for a turn": ("    larger = named_wait_for(turn[w], larger)\n", "", {"Deadlock", "BarrierMisuse"}),
 }  # fmt: skip
 SUMS = {
-    "the product of the even elements is not waited for": ("even = o[0] * o[2][:, None] + wgmma_wait(0, product)", "even = o[0] * o[2][:, None] + product", {"UseBeforeWait", "UnsettledRead"}),
-    "the product of the odd elements is not waited for": (
-        "return o[0], o[1] * o[2][:, None] + wgmma_wait(0, product), o[2]", "return o[0], o[1] * o[2][:, None] + product, o[2]", {"UseBeforeWait", "UnsettledRead"},
-    ),
+    "the product of the even elements is not waited for": ("even = wgmma_wait(0, product)", "even = product", {"UseBeforeWait", "UnsettledRead"}),
+    "the product of the odd elements is not waited for": ("odd = wgmma_wait(0, product)", "odd = product", {"UseBeforeWait", "UnsettledRead"}),
     "V^T freed before its last product": ("    o = end_pv(o, product)\n    release(v_empty, i - 1)\n", "    release(v_empty, i - 1)\n    o = end_pv(o, product)\n", {"Race", "UnsettledRead"}),
 }  # fmt: skip
 MUTANTS = [(BF16, m) for m in (SHARED | DIRECT).items()] + [(FP8, m) for m in TRANSPOSED.items()] + [(FP32_SUMS, m) for m in SUMS.items()]

@@ -73,6 +73,15 @@ def test_verify_says_ok_and_shows_the_tolerance(capsys: pytest.CaptureFixture[st
     assert "cpu:" in lines[0] and "tle-emulated:" in lines[1] and "4e-03" in lines[0] and "no fault" in lines[2]
 
 
+def test_verify_leaves_out_an_emulation_that_cannot_express_the_kernel(capsys: pytest.CaptureFixture[str]) -> None:
+    """Unless it was asked for by name."""
+    recipe = ["verify", "variants/decode_bf16_cluster", "--set", "schedule.splits=2", "--set", "reduce.size=2", "--set", "problem.group=1"]
+    assert main(recipe) == OK
+    told = capsys.readouterr().out
+    assert "cpu: relative RMS error" in told and "-     " in told and "target tle-emulated cannot run" in told and "protocol: " in told
+    assert main([*recipe, "--target", "tle-emulated"]) == UNAVAILABLE
+
+
 def test_verify_of_a_wrong_kernel_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A kernel that hides each query's own key must not pass."""
     from tle_attn.codegen import Generated
@@ -183,6 +192,11 @@ def test_new_never_overwrites(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         (["explain", "hy3/decode_bf16", "--set", "stages"], ["stages", "KEY=VALUE"]),
         (["explain", "hy3/decode_bf16", "--workload", "none"], ["none", "uniform_4096"]),
         (["verify", "hy3/decode_bf16", "--set", "problem.page=2848"], ["problem.page", "2848", "16, 32, 64, 128"]),
+        (["verify", "hy3/decode_bf16", "--set", "epilogue.block=store_tma"], ["epilogue", "mainloop/decode cannot use epilogue/store_tma", "epilogue/store, epilogue/store_aligned"]),
+        (["verify", "hy3/decode_fp8", "--set", "epilogue.block=store_rows"], ["epilogue", "mainloop/decode cannot use epilogue/store_rows"]),
+        (["explain", "hy3/decode_bf16", "--set", "problem.query_tokens=9"], ["problem.query_tokens: 9 query tokens x 8 heads"]),
+        (["explain", "hy3/decode_bf16_static", "--set", "schedule.block=task_map"], [" mainloop.batch_invariant: task_map cuts"]),
+        (["explain", "variants/prefill_bf16_d192_v128", "--set", "epilogue.block=store_tma"], ["lower ring.stages or mainloop.consumers"]),
         (["generate", "hy3/decode_bf16", "--target", "ptx", "--out", "x"], ["ptx", "gluon"]),
         (["export", "hy3/decode_bf16", "--out", "x", "--axis", "problem.page=64"], ["problem.page", "names no values", "KEY=[VALUES]"]),
         (["export", "hy3/decode_bf16", "--out", ".."], ["is no export"]),

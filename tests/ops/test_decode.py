@@ -95,6 +95,8 @@ class TestResults:
             OPS.attention_decode_bf16(q, k_cache[:, :24], v_cache[:, :24], block_ids, kv_lens)
         with pytest.raises(InputError, match="min_tokens: 100 where a multiple of 64 is wanted"):
             OPS.plan_decode_tasks(kv_lens, ops.new_task_map(2, 1), 1, min_tokens=100)
+        with pytest.raises(InputError, match="split: False keeps requests whole"):
+            OPS.attention_decode_bf16(*tensors(problem), split=False, tasks=ops.new_task_map(2, 1))
         with pytest.raises(InputError, match="batch: 1000000000 sequences of 1 kv heads are .* tasks, and a task map has 268435455 at most"):
             ops.new_task_map(10**9, 1)
 

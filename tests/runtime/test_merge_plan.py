@@ -32,7 +32,7 @@ CASES = {
     "head_dim": ("stack", "outs", lambda t: t[..., :64], InputError, "outs: shape (2, 5, 3, 64) where"),
     "no states": ("stack", ("outs", "lses"), lambda t: t[:0], InputError, "outs: no states; one is wanted at least"),
     "last stride": ("stack", "outs", strided, InputError, "outs: stride 2 in the last dimension where 1 is wanted"),
-    "token stride": ("stack", "outs", lambda t: padded(t, 3, 8), InputError, "outs: stride of dimension 0 2040 is not a multiple of 16 (vectors of 16 bytes)"),
+    "token stride": ("stack", "outs", lambda t: padded(t, 3, 8), InputError, "outs: stride of dimension 0 2040 is not a multiple of 16 (counted in elements; rows are read or written in vectors)"),
     "address": ("stack", "outs", odd, InputError, "outs: address"),
     "lse type": ("stack", "lses", lambda t: t.double(), InputTypeError, "lses: dtype float64 where float32 is wanted"),
     "lse states": ("stack", "lses", lambda t: t[:1], InputError, "lses: shape (1, 5, 3) where [states, tokens, heads] = (2, 5, 3) is wanted"),

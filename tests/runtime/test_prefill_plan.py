@@ -243,6 +243,16 @@ class TestDebug:
         make().run(**wrong.inputs)
         assert executor.launches, "without debug, no value is read"
 
+    def test_pages_before_every_window_may_be_gone(self, make, executor):
+        """The first of 64 queries at the end of 700 keys sees 100 of them from key 537 on, which is in page 8."""
+        problem = make_prefill_problem((10, 64), (300, 700))
+        plan = make("variants/prefill_bf16_window", {"mask[1].window": 100}, batch=2)
+        problem.block_ids[1, :8] = -1
+        plan.run(**problem.inputs, debug=True)
+        problem.block_ids[1, 8] = -1
+        with pytest.raises(InputError, match=re.escape("block_ids[1, 8]: page -1 is in use")):
+            plan.run(**problem.inputs, debug=True)
+
     def test_right_values_pass(self, make, executor, problem, fp8_problem):
         make().run(**problem.inputs, debug=True)
         make(FP8).run(**fp8_problem.inputs, debug=True)

@@ -61,6 +61,14 @@ def register_table(resources: Resources) -> list[tuple[str, int, int]]:
     return [(resources.roles[0].name, resources.roles[0].warps, min(left, 240))] + [(r.name, r.warps, r.registers) for r in workers]
 
 
+def _advice(kernel: Kernel) -> str:
+    """The options of this kernel that its shared memory grows with, and that can be lower."""
+    loop = kernel.mainloop
+    options = {"ring.stages": (getattr(loop, "ring", None), "stages"), "mainloop.ctas_per_sm": (loop, "ctas_per_sm"), "mainloop.consumers": (loop, "consumers"), "reduce.size": (getattr(loop, "reduce", None), "size")}
+    lower = [key for key, (block, name) in options.items() if (getattr(block, name, None) or 1) > 1]
+    return "; lower " + " or ".join(lower) if lower else ""
+
+
 def check_resources(kernel: Kernel) -> None:
     """Raise ResourceError where the kernel exceeds sm_90a; the message holds the table."""
     resources = kernel.resources
@@ -69,7 +77,7 @@ def check_resources(kernel: Kernel) -> None:
         table = "; ".join(f"{name} {what} {n:,} B" if what else f"{name} {n:,} B" for name, what, n in shared_table(resources))
         raise ResourceError(
             f"{resources.shared_bytes:,} bytes of shared memory, {resources.shared_bytes - limit:,} too many", key="mainloop",
-            allowed=f"{limit:,} B for each of {resources.ctas_per_sm} CTAs of a multiprocessor; lower ring.stages or mainloop.ctas_per_sm",
+            allowed=f"{limit:,} B for each of {resources.ctas_per_sm} CTAs of a multiprocessor" + _advice(kernel),
             reason=table,
         )
     warps = resources.threads // 32 * resources.ctas_per_sm

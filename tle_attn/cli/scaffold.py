@@ -32,7 +32,7 @@ def write_recipe(name: str, parent: str, folder: Path) -> Path:
     # a recipe of the library goes by its name, any other by its path
     extends = base.name if parent == base.name else str(Path(parent).resolve())
     lines = [f"summary = {json.dumps(f'{base.summary}, changed')}", f"extends = {json.dumps(extends)}", ""]
-    lines += ["# Options of the parent, each with its value there.  Take away a # and change the value;", f"# `tle-attn explain {file}` shows what comes out."]
+    lines += ["# Options of the parent, each with its value there.  Take away the # of a line and of its [table], and change the value;", f"# `tle-attn explain {file}` shows what comes out."]
     lines += ["", "# [problem]"] + [f"# {key} = {written(getattr(kernel.problem, key))}" for key in problem_keys(kernel)]
     slots = type(kernel.mainloop).slots()
     for where, block in kernel.blocks:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..errors import InputError, InputTypeError
 
 TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
 DEVICES = ("cpu", "cuda")
@@ -18,6 +18,8 @@ HEAD_DIM = 128
 
 def want_dimensions(name: str, tensor: Tensor, axes: str) -> None:
     wanted = axes.count(",") + 1
+    if not isinstance(tensor, Tensor):
+        raise InputTypeError(f"{name}: a torch.Tensor is wanted, not {type(tensor).__name__}")
     if tensor.dim() != wanted:
         raise InputError(f"{name}: shape {tuple(tensor.shape)} where [{axes}] is wanted")
 

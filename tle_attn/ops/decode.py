@@ -86,6 +86,8 @@ def _decode(
     tasks: Tensor | None = None,
 ) -> Tensor:
     q, k_cache, _, _, kv_lens = tensors
+    if tasks is not None and not split:
+        raise InputError("split: False keeps requests whole, and the task map says where they are cut; give one of them")
     kind = "none" if scales is None else "tensor" if scales[1].dim() <= 1 else "token_head" if scales[2].dim() <= 1 else "token_head_kv"
     plan = _plan(q, k_cache, kv_lens, kind, query_tokens, tasks is not None, split)
     records = None if tasks is None else _records(tasks, plan)

@@ -177,7 +177,7 @@ def check_aligned(tensor: torch.Tensor, name: str) -> None:
             raise InputError(f"{name}: stride {tensor.stride(-1)} in the last dimension where 1 is wanted")
         for dim in range(tensor.dim() - 1):
             if tensor.shape[dim] > 1:
-                want_multiple(name, f"stride of dimension {dim}", tensor.stride(dim), 16, "vectors of 16 bytes")
+                want_multiple(name, f"stride of dimension {dim}", tensor.stride(dim), 16, "counted in elements; rows are read or written in vectors")
         want_multiple(name, "address", tensor.data_ptr(), 16, "vectors of 16 bytes")
 
 

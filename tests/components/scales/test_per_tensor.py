@@ -29,8 +29,8 @@ def test_query_factor(target, query_factor_ports, tokens, group):
 
 
 def test_output(target, fp8):
-    inputs = {"v_scale": torch.tensor([0.37]), "head": 1}
-    check_block(PerTensor(), "value_scale", problem=fp8, inputs=inputs, reference=lambda unit, v_scale: unit.double() * v_scale.double(), target=target)
+    inputs = {"unit": 2.5, "v_scale": torch.tensor([0.37]), "head": 1}
+    check_block(PerTensor(), "value_scale", problem=fp8, inputs=inputs, reference=lambda v_scale: 2.5 * v_scale[0].double(), target=target)
 
 
 def test_bf16_needs_no_scales():

@@ -58,9 +58,9 @@ def test_query_factor(target, fp8, query_factor_ports):
 
 
 def test_output_has_the_heads_scale(target, fp8):
-    inputs = {"v_scale": torch.tensor([1.5, 0.37]), "head": 1}
+    inputs = {"unit": 2.5, "v_scale": torch.tensor([1.5, 0.37]), "head": 1}
     check_block(
-        PerTokenHead(), "value_scale", problem=fp8, inputs=inputs, reference=lambda unit, v_scale: unit.double() * v_scale[1].double(), target=target
+        PerTokenHead(), "value_scale", problem=fp8, inputs=inputs, reference=lambda v_scale: 2.5 * v_scale[1].double(), target=target
     )
 
 
@@ -71,7 +71,7 @@ def test_bf16_needs_no_scales():
 
 def test_value_factor_of_prefill(target, fp8):
     ports = Function("value_factor", (), (Port("factor", DType.F32, (), ()),))
-    inputs = {"v_scale": torch.tensor([1.5, 0.37]), "head": 1}
+    inputs = {"unit": 2.5, "v_scale": torch.tensor([1.5, 0.37]), "head": 1}
     check_block(PerTokenHead(), "value_factor", problem=fp8, inputs=inputs, ports=ports, reference=lambda v_scale: v_scale[1], target=target)
 
 
