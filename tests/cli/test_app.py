@@ -22,6 +22,14 @@ def test_list_names_every_recipe_with_its_axes(capsys: pytest.CaptureFixture[str
     assert "problem.page = 64, 16, 32, 128" in out
 
 
+def test_list_of_blocks_names_every_block_and_its_options(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "240")
+    assert main(["list", "--blocks"]) == OK
+    told = capsys.readouterr().out
+    assert all(name in told for name in ("split_merge", "store_tma", "exclusive_exp = (depends)", "window = (to be given)", "poll_above = (depends)", "min_tokens = 512"))
+    assert "testing" not in told and "expect_scale" not in told
+
+
 @pytest.mark.parametrize("command", ["list", "explain", "generate", "verify", "compile", "export", "bench", "tune", "diff", "new", "hy3"])
 def test_every_command_has_a_help_text(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "--help"]) == OK

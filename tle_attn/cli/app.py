@@ -69,13 +69,17 @@ def _kernels(recipe: Recipe, all_points: bool) -> list[tuple[str, Any]]:
 
 
 @app.command("list")
-def list_command() -> None:
+def list_command(blocks: Annotated[bool, typer.Option("--blocks", help="List the blocks that recipes are made of instead, with their options.")] = False) -> None:
     """List the recipes of the library."""
     from ..errors import plain
     from ..recipe import list_recipes, load
+    from ..report.blocks import blocks_table
     from ..report.table import Table
     from .printing import show_table
 
+    if blocks:
+        show_table(blocks_table())
+        return
     recipes = [load(name) for name in list_recipes()]
     rows = [(r.name, r.summary, "\n".join(f"{k} = {', '.join(map(plain, v))}" for k, v in r.axes.items())) for r in recipes]
     show_table(Table("", ("recipe", "summary", "variant axes"), rows))
