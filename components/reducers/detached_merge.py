@@ -36,7 +36,8 @@ class DetachedMerge(Block):
 
     def constants(self, problem: Problem) -> dict[str, Constant]:
         return {
-            **partial_constants(problem),
+            # as split_merge, but for 16 columns, where this kernel would spill predicates
+            **partial_constants(problem, in_flight=128 if problem.columns == 8 else 64),
             "DETACHED": Constant(True, "partial sums are merged by a kernel of its own"),
             "SLICE_ABOVE": Constant(self.slice_above, "parts above which the CTAs of a sequence's parts merge a slice each"),
         }

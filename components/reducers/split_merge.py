@@ -60,7 +60,8 @@ class SplitMerge(Block):
     def constants(self, problem: Problem) -> dict[str, Constant]:
         return {
             "POLL_ABOVE": Constant(self.poll_above, "splits above which the CTAs of a sequence merge a slice each"),
-            **partial_constants(problem),
+            # all partials of most sequences in one pass, where registers allow it
+            **partial_constants(problem, in_flight=128 if problem.columns <= 16 else 64),
             "DETACHED": Constant(False, "partial sums are merged by a kernel of its own"),
         }
 
@@ -71,8 +72,8 @@ class SplitMerge(Block):
         return (Function("finish"),)
 
 
-def partial_constants(problem: Problem) -> dict[str, Constant]:
-    """Of the functions that merge partial sums."""
+def partial_constants(problem: Problem, in_flight: int) -> dict[str, Constant]:
+    """Of the functions that merge partial sums; in_flight: partials that a slice reads at a time."""
     # 32 slices of all query rows keep 32 CTAs busy; the compiler's scratch for a slice's last sum, 16 B x block, must not cost bf16 its second CTA
     block = 32 if problem.columns == 8 or problem.dtype is DType.BF16 and problem.columns >= 32 else min(4 * problem.columns, problem.value_tile_dim)
     lanes = WARPS * 32 * 4 // block
@@ -80,8 +81,7 @@ def partial_constants(problem: Problem) -> dict[str, Constant]:
         "MERGE_UNROLL": Constant(max(1, 64 // problem.columns), "partials whose loads are in flight in the last arriver"),
         "SLICE": Constant(block, "head elements that a polling CTA merges at a time"),
         "SLICE_ROWS": Constant(lanes, "partials that a polling CTA reads at a time"),
-        # all partials of most sequences in one pass, where registers allow it
-        "SLICE_UNROLL": Constant(max(1, (128 if problem.columns <= 16 else 64) // lanes), "such reads in flight"),
+        "SLICE_UNROLL": Constant(max(1, in_flight // lanes), "such reads in flight"),
     }
 
 

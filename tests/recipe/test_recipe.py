@@ -117,7 +117,7 @@ class TestFile:
         ("[problem]\npage = 48", ("problem.page: page cannot be 48", "allowed  16, 32, 64, 128", "because  a key tile has 64 tokens")),
         ('[problem]\ndtype = "bf17"', ('problem.dtype: no element type is called "bf17"', "bf16, f16, f32, fp8")),
         ("[problem]\npages = 64", ("problem.pages: Problem has no option 'pages'; did you mean 'page'?",)),
-        ("[problem]\nquery_tokens = 3\ngroup = 32", ("problem.group: 3 query tokens x 32 heads are 96 query rows", "query_tokens * group <= 64")),
+        ("[problem]\nquery_tokens = 3\ngroup = 32", ("problem.query_tokens: 3 query tokens x 32 heads are 96 query rows", "query_tokens * group <= 64")),
         ("[epilogue]\nlse = 2", ("epilogue.lse: 2 is not a string",)),
         ("[mainloop]\nblock = 'decode'\nring = 3", ("mainloop.ring: decode has no option 'ring'",)),
     ])  # fmt: skip

@@ -68,7 +68,7 @@ def kernel_for(scales: str, query_tokens: int, page: int, group: int, static: tu
         return recipe.kernel(query_tokens=query_tokens, page=page, group=group)
     except SpecError as error:
         key = (error.key or "").removeprefix("problem.")
-        tensor = {"page": "k_cache", "group": "q"}.get(key, key)
+        tensor = {"page": "k_cache", "group": "q", "query_tokens": "q"}.get(key, key)
         raise InputError(f"{tensor}: {error.message}; allowed: {error.allowed} ({error.reason})") from None
 
 

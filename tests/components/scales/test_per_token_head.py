@@ -71,7 +71,7 @@ def test_bf16_needs_no_scales():
 
 def test_value_factor_of_prefill(target, fp8):
     ports = Function("value_factor", (), (Port("factor", DType.F32, (), ()),))
-    inputs = {"unit": 2.5, "v_scale": torch.tensor([1.5, 0.37]), "head": 1}
+    inputs = {"v_scale": torch.tensor([1.5, 0.37]), "head": 1}
     check_block(PerTokenHead(), "value_factor", problem=fp8, inputs=inputs, ports=ports, reference=lambda v_scale: v_scale[1], target=target)
 
 
