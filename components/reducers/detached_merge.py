@@ -36,7 +36,7 @@ class DetachedMerge(Block):
 
     def constants(self, problem: Problem) -> dict[str, Constant]:
         return {
-            # as split_merge, but for 16 columns, where this kernel would spill predicates
+            # as split_merge, so that both give the same bits, but for 16 columns, where this kernel would spill more than predicates
             **partial_constants(problem, in_flight=128 if problem.columns == 8 else 64),
             "DETACHED": Constant(True, "partial sums are merged by a kernel of its own"),
             "SLICE_ABOVE": Constant(self.slice_above, "parts above which the CTAs of a sequence's parts merge a slice each"),
