@@ -17,13 +17,12 @@ from __future__ import annotations
 
 from attrs import field, frozen
 
-from tle_attn.components.reducers.split_merge import merge_all, merge_as_last, merge_states
+from tle_attn.components.reducers.split_merge import merge_as_last, merge_states, write_merged
 from tle_attn.dialect import (
     F32,
     alloc_barriers,
     alloc_plain,
     as_int64,
-    atomic_add,
     cdiv,
     cluster_arrive,
     cluster_deal,
@@ -77,9 +76,14 @@ class ClusterMerge(Block):
     def HELPERS(self) -> bool:
         return self.merge == "sharded"
 
+    @property
+    def _mergers(self) -> int:
+        """CTAs of a cluster that merge."""
+        return self.size if self.merge == "sharded" else 1
+
     def _share(self, problem: Problem) -> int:
         """Query rows that a merging CTA merges."""
-        return problem.columns // self.size if self.merge == "sharded" else problem.columns
+        return problem.columns // self._mergers
 
     def constants(self, problem: Problem) -> dict[str, Constant]:
         share = self._share(problem)
@@ -90,7 +94,7 @@ class ClusterMerge(Block):
             "PULL_UNROLL": Constant(min(self.size, max(1, 64 // share)), "states whose reads are in flight"),
             "SHARDED": Constant(self.merge == "sharded", "every CTA of a cluster merges a share of the query rows"),
             "SHARE": Constant(share, "query rows that a CTA merges", same_as="COLUMNS"),
-            "MERGERS": Constant(self.size if self.merge == "sharded" else 1, "CTAs of a cluster that merge"),
+            "MERGERS": Constant(self._mergers, "CTAs of a cluster that merge"),
         }
 
     def arguments(self, problem: Problem) -> tuple[Argument, ...]:
@@ -104,8 +108,7 @@ class ClusterMerge(Block):
         n, d = problem.columns, problem.value_tile_dim
         if self.exchange == "pull":
             buffers = SharedBuffer("states", (n, d), DType.F32, "this CTA's numerators"), SharedBuffer("sums", (2, n), DType.F32, "its maxima and sums")
-            mergers = self.size if self.merge == "sharded" else 1
-            landed = MBarriers("landed", self.size + mergers, 1, 0, False, ("attend of the cluster",), ("attend",))
+            landed = MBarriers("landed", self.size + self._mergers, 1, 0, False, ("attend of the cluster",), ("attend",))
             scratch = 0
         else:
             states = SharedBuffer("states", (self.size, self._share(problem), d), DType.F32, "numerators of the cluster's CTAs")
@@ -200,10 +203,8 @@ def merge_cluster(args, states, sums, live, unit, seq, head, slot, first_slot, s
             ml = args.partial_ml + merged * (2 * COLUMNS)
             store(ml + r, m, mask=r < ROWS)
             store(ml + COLUMNS + r, l, mask=r < ROWS)
-            if SHARDED:
-                merge_as_last_cta(args, args.counters + (seq * args.kv_heads + head) * 2, unit, seq, head, first_slot, cdiv(splits, CLUSTER))
-            else:
-                merge_as_last(args, args.counters + (seq * args.kv_heads + head) * 2, unit, seq, head, first_slot, cdiv(splits, CLUSTER))
+            clusters = cdiv(splits, CLUSTER)
+            merge_as_last(args, args.counters + (seq * args.kv_heads + head) * 2, unit, seq, head, first_slot, clusters, clusters * MERGERS)
         else:
             write_merged(args, m, l, acc, r, d, keep, unit, seq, head)
     else:
@@ -233,19 +234,3 @@ def add_pulled_states(m, l, acc, states, sums, live, landed, first, row):
         more_l = more_l + (where(there, remote_load_rows(sums.slot(1), owner, acc, row), 0.0),)
         more_o = more_o + (where(there, remote_load_rows(states, owner, acc, row), 0.0),)
     return merge_states(m, l, acc, more_m, more_l, more_o)
-
-
-@jit
-def merge_as_last_cta(args, counter, unit, seq, head, first_slot, clusters):
-    """The last of all CTAs to have written its share of its cluster's state merges everything; it leaves the counter at zero."""
-    ticket = atomic_add(counter, 1)
-    if ticket == clusters * CLUSTER - 1:
-        store(counter, 0)
-        merge_all(args, unit, seq, head, first_slot, clusters)
-
-
-@jit
-def write_merged(args, m, l, acc, r, d, keep, unit, seq, head):
-    """Output rows of a sequence that one cluster has the whole of."""
-    write_rows(args, acc * (inverse_of(denominator(args, l, m, head * GROUP + r % GROUP)) * unit)[:, None], r[:, None], d[None, :], keep, seq, head)
-    write_lse(args, m, l, r, r < ROWS, seq, head)

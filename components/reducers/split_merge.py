@@ -113,19 +113,19 @@ def finish(args, o, m, l, unit, seq, head, slot, first_slot, splits, flags, stat
         if not DETACHED:
             counter = args.counters + (seq * args.kv_heads + head) * 2
             if POLL_ABOVE == 0:
-                merge_as_last(args, counter, unit, seq, head, first_slot, splits)
+                merge_as_last(args, counter, unit, seq, head, first_slot, splits, splits)
             else:
                 if (splits <= POLL_ABOVE) | (flags % 2 == 0):
-                    merge_as_last(args, counter, unit, seq, head, first_slot, splits)
+                    merge_as_last(args, counter, unit, seq, head, first_slot, splits, splits)
                 else:
                     merge_by_slices(args, counter, unit, seq, head, slot - first_slot, first_slot, splits)
 
 
 @jit
-def merge_as_last(args, counter, unit, seq, head, first_slot, splits):
-    """The last CTA of the sequence to arrive merges everything; it leaves the counter at zero."""
+def merge_as_last(args, counter, unit, seq, head, first_slot, splits, arrivals):
+    """The last of `arrivals` CTAs of the sequence merges everything; it leaves the counter at zero."""
     ticket = atomic_add(counter, 1)
-    if ticket == splits - 1:
+    if ticket == arrivals - 1:
         store(counter, 0)
         merge_all(args, unit, seq, head, first_slot, splits)
 
@@ -195,6 +195,12 @@ def merge_all(args, unit, seq, head, first_slot, splits):
     m = full_rows(acc, float("-inf"))
     for s in range(0, splits, MERGE_UNROLL):
         m, l, acc = add_whole_partials(args, m, l, acc, r, d, keep, first_slot, s, splits)
+    write_merged(args, m, l, acc, r, d, keep, unit, seq, head)
+
+
+@jit
+def write_merged(args, m, l, acc, r, d, keep, unit, seq, head):
+    """Output rows of a sequence from its merged state."""
     write_rows(args, acc * (inverse_of(denominator(args, l, m, head * GROUP + r % GROUP)) * unit)[:, None], r[:, None], d[None, :], keep, seq, head)
     write_lse(args, m, l, r, r < ROWS, seq, head)
 

@@ -140,15 +140,21 @@ def key_source(block_ids, block_ids_stride, seq):
 
 
 @jit
+def box_place(source, tile, j, kv_len):
+    """Page id of the tile's j-th box, -1 past the sequence's end, and the box's first token in the page."""
+    page = tile * TILE_PAGES + j
+    return load(source + page, mask=page * PAGE < kv_len, other=-1), 0
+
+
+@jit
 def load_pages(desc, source, boxes, barrier, slot, tile, kv_len, head):
     """Start the copies of one tile into ring slot `slot`; boxes: the ring seen as a ring of boxes."""
     for j in static_range(TILE_PAGES):
-        page = tile * TILE_PAGES + j
-        at = load(source + page, mask=page * PAGE < kv_len, other=-1)
+        page, token = box_place(source, tile, j, kv_len)
         for c in static_range(COLUMN_BLOCKS):
             copy(
-                desc, boxes.slot((slot * COLUMN_BLOCKS + c) * TILE_PAGES + j), [1, 1, BOX_ROWS, BOX_COLS], [at, head, 0, c * BOX_COLS],
-                barrier=barrier,
+                desc, boxes.slot((slot * COLUMN_BLOCKS + c) * TILE_PAGES + j), [1, 1, BOX_ROWS, BOX_COLS],
+                [page, head, token, c * BOX_COLS], barrier=barrier,
             )
 
 

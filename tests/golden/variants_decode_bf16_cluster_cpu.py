@@ -323,6 +323,12 @@ def merge_states(m, l, acc, more_m, more_l, more_o):
 
 
 @jit
+def write_merged(out, out_token_stride, out_head_stride, l, acc, r, d, keep, unit, seq, head):
+    """Output rows of a sequence from its merged state."""
+    write_rows(out, out_token_stride, out_head_stride, acc * (inverse_of(l) * unit)[:, None], r[:, None], d[None, :], keep, seq, head)
+
+
+@jit
 def open_exchange():
     """Where states of the cluster land, and the barrier that counts their bytes."""
     return alloc_plain([CLUSTER, COLUMNS, HEAD_DIM], F32), alloc_plain([2 * CLUSTER, COLUMNS], F32), alloc_barriers(1)
@@ -365,12 +371,6 @@ def merge_cluster(out, out_token_stride, out_head_stride, states, sums, live, un
     d = head_dim_of(cols(acc))
     keep = (r < ROWS)[:, None] & (d >= 0)[None, :]
     write_merged(out, out_token_stride, out_head_stride, l, acc, r, d, keep, unit, seq, head)
-
-
-@jit
-def write_merged(out, out_token_stride, out_head_stride, l, acc, r, d, keep, unit, seq, head):
-    """Output rows of a sequence that one cluster has the whole of."""
-    write_rows(out, out_token_stride, out_head_stride, acc * (inverse_of(l) * unit)[:, None], r[:, None], d[None, :], keep, seq, head)
 
 
 # ---- epilogue: epilogue/store

@@ -324,6 +324,12 @@ def merge_states(m, l, acc, more_m, more_l, more_o):
 
 
 @jit
+def write_merged(out, out_token_stride, out_head_stride, l, acc, r, d, keep, unit, seq, head):
+    """Output rows of a sequence from its merged state."""
+    write_rows(out, out_token_stride, out_head_stride, acc * (inverse_of(l) * unit)[:, None], r[:, None], d[None, :], keep, seq, head)
+
+
+@jit
 def open_exchange():
     """Where states of the cluster land, and the barrier that counts their bytes."""
     # barriers: a CTA's state can be read; a merging CTA has read it
@@ -400,12 +406,6 @@ def add_pulled_states(m, l, acc, states, sums, live, landed, first, row):
         more_l = more_l + (where(there, remote_load_rows(sums.slot(1), owner, acc, row), 0.0),)
         more_o = more_o + (where(there, remote_load_rows(states, owner, acc, row), 0.0),)
     return merge_states(m, l, acc, more_m, more_l, more_o)
-
-
-@jit
-def write_merged(out, out_token_stride, out_head_stride, l, acc, r, d, keep, unit, seq, head):
-    """Output rows of a sequence that one cluster has the whole of."""
-    write_rows(out, out_token_stride, out_head_stride, acc * (inverse_of(l) * unit)[:, None], r[:, None], d[None, :], keep, seq, head)
 
 
 # ---- epilogue: epilogue/store

@@ -424,7 +424,9 @@ def finish(
         store(ml + COLUMNS + row, l, mask=row < ROWS)
         counter = counters + (seq * kv_heads + head) * 2
         if (splits <= POLL_ABOVE) | (flags % 2 == 0):
-            merge_as_last(partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, unit, seq, head, first_slot, splits)
+            merge_as_last(
+                partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, unit, seq, head, first_slot, splits, splits,
+            )
         else:
             merge_by_slices(
                 partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, unit, seq, head, slot - first_slot, first_slot,
@@ -433,10 +435,10 @@ def finish(
 
 
 @jit
-def merge_as_last(partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, unit, seq, head, first_slot, splits):
-    """The last CTA of the sequence to arrive merges everything; it leaves the counter at zero."""
+def merge_as_last(partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, unit, seq, head, first_slot, splits, arrivals):
+    """The last of `arrivals` CTAs of the sequence merges everything; it leaves the counter at zero."""
     ticket = atomic_add(counter, 1)
-    if ticket == splits - 1:
+    if ticket == arrivals - 1:
         store(counter, 0)
         merge_all(partial_o, partial_ml, out, out_token_stride, out_head_stride, unit, seq, head, first_slot, splits)
 
@@ -506,6 +508,12 @@ def merge_all(partial_o, partial_ml, out, out_token_stride, out_head_stride, uni
     m = full_rows(acc, float("-inf"))
     for s in range(0, splits, MERGE_UNROLL):
         m, l, acc = add_whole_partials(partial_o, partial_ml, m, l, acc, r, d, keep, first_slot, s, splits)
+    write_merged(out, out_token_stride, out_head_stride, l, acc, r, d, keep, unit, seq, head)
+
+
+@jit
+def write_merged(out, out_token_stride, out_head_stride, l, acc, r, d, keep, unit, seq, head):
+    """Output rows of a sequence from its merged state."""
     write_rows(out, out_token_stride, out_head_stride, acc * (inverse_of(l) * unit)[:, None], r[:, None], d[None, :], keep, seq, head)
 
 

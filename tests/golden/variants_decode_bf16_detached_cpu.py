@@ -489,6 +489,12 @@ def merge_all(partial_o, partial_ml, out, out_token_stride, out_head_stride, uni
     m = full_rows(acc, float("-inf"))
     for s in range(0, splits, MERGE_UNROLL):
         m, l, acc = add_whole_partials(partial_o, partial_ml, m, l, acc, r, d, keep, first_slot, s, splits)
+    write_merged(out, out_token_stride, out_head_stride, l, acc, r, d, keep, unit, seq, head)
+
+
+@jit
+def write_merged(out, out_token_stride, out_head_stride, l, acc, r, d, keep, unit, seq, head):
+    """Output rows of a sequence from its merged state."""
     write_rows(out, out_token_stride, out_head_stride, acc * (inverse_of(l) * unit)[:, None], r[:, None], d[None, :], keep, seq, head)
 
 

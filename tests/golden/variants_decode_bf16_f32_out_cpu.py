@@ -430,6 +430,7 @@ def finish(
         if (splits <= POLL_ABOVE) | (flags % 2 == 0):
             merge_as_last(
                 kv_heads, partial_o, partial_ml, out, out_token_stride, out_head_stride, lse, counter, unit, seq, head, first_slot, splits,
+                splits,
             )
         else:
             merge_by_slices(
@@ -440,11 +441,11 @@ def finish(
 
 @jit
 def merge_as_last(
-    kv_heads, partial_o, partial_ml, out, out_token_stride, out_head_stride, lse, counter, unit, seq, head, first_slot, splits,
+    kv_heads, partial_o, partial_ml, out, out_token_stride, out_head_stride, lse, counter, unit, seq, head, first_slot, splits, arrivals,
 ):
-    """The last CTA of the sequence to arrive merges everything; it leaves the counter at zero."""
+    """The last of `arrivals` CTAs of the sequence merges everything; it leaves the counter at zero."""
     ticket = atomic_add(counter, 1)
-    if ticket == splits - 1:
+    if ticket == arrivals - 1:
         store(counter, 0)
         merge_all(kv_heads, partial_o, partial_ml, out, out_token_stride, out_head_stride, lse, unit, seq, head, first_slot, splits)
 
@@ -514,6 +515,12 @@ def merge_all(kv_heads, partial_o, partial_ml, out, out_token_stride, out_head_s
     m = full_rows(acc, float("-inf"))
     for s in range(0, splits, MERGE_UNROLL):
         m, l, acc = add_whole_partials(partial_o, partial_ml, m, l, acc, r, d, keep, first_slot, s, splits)
+    write_merged(kv_heads, out, out_token_stride, out_head_stride, lse, m, l, acc, r, d, keep, unit, seq, head)
+
+
+@jit
+def write_merged(kv_heads, out, out_token_stride, out_head_stride, lse, m, l, acc, r, d, keep, unit, seq, head):
+    """Output rows of a sequence from its merged state."""
     write_rows(out, out_token_stride, out_head_stride, acc * (inverse_of(l) * unit)[:, None], r[:, None], d[None, :], keep, seq, head)
     write_lse(kv_heads, lse, m, l, r, r < ROWS, seq, head)
 

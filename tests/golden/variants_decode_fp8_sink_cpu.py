@@ -455,7 +455,7 @@ def finish(
         counter = counters + (seq * kv_heads + head) * 2
         if (splits <= POLL_ABOVE) | (flags % 2 == 0):
             merge_as_last(
-                sinks, partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, unit, seq, head, first_slot, splits,
+                sinks, partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, unit, seq, head, first_slot, splits, splits,
             )
         else:
             merge_by_slices(
@@ -465,10 +465,12 @@ def finish(
 
 
 @jit
-def merge_as_last(sinks, partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, unit, seq, head, first_slot, splits):
-    """The last CTA of the sequence to arrive merges everything; it leaves the counter at zero."""
+def merge_as_last(
+    sinks, partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, unit, seq, head, first_slot, splits, arrivals,
+):
+    """The last of `arrivals` CTAs of the sequence merges everything; it leaves the counter at zero."""
     ticket = atomic_add(counter, 1)
-    if ticket == splits - 1:
+    if ticket == arrivals - 1:
         store(counter, 0)
         merge_all(sinks, partial_o, partial_ml, out, out_token_stride, out_head_stride, unit, seq, head, first_slot, splits)
 
@@ -538,6 +540,12 @@ def merge_all(sinks, partial_o, partial_ml, out, out_token_stride, out_head_stri
     m = full_rows(acc, float("-inf"))
     for s in range(0, splits, MERGE_UNROLL):
         m, l, acc = add_whole_partials(partial_o, partial_ml, m, l, acc, r, d, keep, first_slot, s, splits)
+    write_merged(sinks, out, out_token_stride, out_head_stride, m, l, acc, r, d, keep, unit, seq, head)
+
+
+@jit
+def write_merged(sinks, out, out_token_stride, out_head_stride, m, l, acc, r, d, keep, unit, seq, head):
+    """Output rows of a sequence from its merged state."""
     write_rows(
         out, out_token_stride, out_head_stride, acc * (inverse_of(denominator(sinks, l, m, head * GROUP + r % GROUP)) * unit)[:, None],
         r[:, None], d[None, :], keep, seq, head,

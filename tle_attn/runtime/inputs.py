@@ -244,17 +244,16 @@ def check_values(block_ids: torch.Tensor | None, kv_lens: torch.Tensor, new_toke
             if not 0 <= length <= k_cache.shape[1]:
                 raise InputError(f"kv_lens[{b}]: {length} tokens, but k_cache has room for {k_cache.shape[1]}")
         return
-    firsts = [max(block.first_key(kernel.problem, length) for _, block in kernel.blocks) for length in lens]
-    check_pages(block_ids, lens, firsts, kernel.problem.page, k_cache.shape[0])
+    check_pages(kernel, block_ids, lens, lens, k_cache.shape[0])
 
 
-def check_pages(block_ids: torch.Tensor, lens: list[int], firsts: list[int], page: int, pages: int) -> None:
-    """Every page that holds keys firsts[b] .. lens[b] - 1 of a sequence is one of the cache's."""
-    table = block_ids.cpu()
-    for b, (length, first_key) in enumerate(zip(lens, firsts, strict=True)):
+def check_pages(kernel: Any, block_ids: torch.Tensor, lens: list[int], ends: list[int], pages: int) -> None:
+    """Every page of a sequence that holds a key which one of its queries sees is one of the cache's.  ends: keys up to those of a kernel's `query_tokens` first queries."""
+    table, page = block_ids.cpu(), kernel.problem.page
+    for b, (length, end) in enumerate(zip(lens, ends, strict=True)):
         if length < 0 or length > table.shape[1] * page:
             raise InputError(f"kv_lens[{b}]: {length} tokens, but block_ids has {table.shape[1]} pages of {page} a sequence")
-        first = first_key // page
+        first = max(block.first_key(kernel.problem, end) for _, block in kernel.blocks) // page
         used = table[b, first : -(-length // page)]
         bad = ((used < 0) | (used >= pages)).nonzero()
         if len(bad):

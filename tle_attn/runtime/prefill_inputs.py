@@ -88,10 +88,9 @@ def check_values(
     else:
         # a sequence without queries reads nothing
         read = [0 if starts[b] == starts[b + 1] and n >= 0 else n for b, n in enumerate(lens)]
-        # the first query's own first key: pages that lie before every window may be gone
-        queries = [b - a for a, b in itertools.pairwise(starts)]
-        firsts = [max(block.first_key(kernel.problem, n - q_len + 1) for _, block in kernel.blocks) for n, q_len in zip(lens, queries, strict=True)]
-        check_pages(block_ids, read, firsts, kernel.problem.page, k_cache.shape[0])
+        # the first query's own: pages that lie before every window may be gone
+        ends = [n - (b - a) + 1 for n, (a, b) in zip(lens, itertools.pairwise(starts), strict=True)]
+        check_pages(kernel, block_ids, read, ends, k_cache.shape[0])
     if block_mask is None:
         return
     if block_mask.shape[2] * QUERY_TILE < longest:
