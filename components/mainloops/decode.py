@@ -14,6 +14,8 @@ from tle_attn.checks.resources import register_cap, shared_limit
 from tle_attn.components.cores.small_m import SmallM
 from tle_attn.components.epilogues.store import StoreEpilogue
 from tle_attn.components.loaders.paged_tma import PagedTma
+from tle_attn.components.mainloops.decode_consumer import attend
+from tle_attn.components.mainloops.decode_producers import load_keys, load_values
 from tle_attn.components.mainloops.options import check_keys_end, check_sums, check_value_scales
 from tle_attn.components.masks.causal import Causal
 from tle_attn.components.reducers.split_merge import SplitMerge
@@ -29,25 +31,14 @@ from tle_attn.dialect import (
     alloc,
     alloc_barriers,
     alloc_plain,
-    barrier_wait,
     cdiv,
     cluster_barrier,
     cluster_dims,
-    cols,
-    evict_first,
     fence_async,
-    full_cols,
     grid_launch_dependents,
     grid_wait,
     jit,
-    minimum,
-    mma_zeros,
-    rows,
-    smem_load_cols,
-    smem_load_rows,
-    vec_index,
     warp_specialize,
-    wgmma_wait,
 )
 from tle_attn.errors import SpecError
 from tle_attn.spec import Block, Constant, Function, Mainloop, MBarriers, NamedBarriers, Port, Problem, Resources, Role, SharedBuffer, slot
@@ -246,163 +237,6 @@ def tile_range(args, seq, kv_len):
     first = kv_len * 0
     first = first_key(args, first, kv_len)
     return first // TILE, last_tile(args, cdiv(kv_len, TILE), seq)
-
-
-@jit
-def load_keys(args, seq, head, first, count, kv_len, flags, boxes, k_scales, full, scales_full, empty):
-    """Producer role: K tiles, and their scales where every key has one."""
-    if PAGED:
-        page_row, ids, later, end = open_pages(args, seq, head, first, kv_len)
-    else:
-        ids = seq
-    if EVICT_FIRST:
-        evict_first(flags // 2)
-    if KEY_SCALES:
-        scales = fetch_key_scales(args, ids, 0, first, head)
-    for i in range(count):
-        if PAGED:
-            page = first_page(first + i)
-            ids, later, end = turn_pages(args, page_row, ids, later, end, page, kv_len, seq, head)
-            lane = page - end + PAGE_BLOCK
-        if KEY_SCALES:
-            fetched = fetch_key_scales(args, ids, lane, first + i, head)
-        acquire(empty, i)
-        load_tile(args.k_desc, boxes, full, slot_of(i), ids, lane, first + i, head)
-        if KEY_SCALES:
-            # one tile late, when the load has come back
-            if i > 0:
-                publish_key_scales(k_scales, scales_full, i - 1, scales)
-            scales = fetched
-    if KEY_SCALES:
-        if count > 0:
-            publish_key_scales(k_scales, scales_full, count - 1, scales)
-
-
-@jit
-def load_values(args, seq, head, first, count, kv_len, flags, boxes, v_ratios, v_tops, full, ratios_full, empty):
-    """Producer role: V tiles."""
-    if PAGED:
-        page_row, ids, later, end = open_pages(args, seq, head, first, kv_len)
-    else:
-        ids = seq
-    if EVICT_FIRST:
-        evict_first(flags // 2)
-    if VALUE_SCALES:
-        # nothing that is published: the loop carries a tile's scales to the next round
-        scales = vec_index(TILE).to(F32)
-    for i in range(count):
-        if PAGED:
-            page = first_page(first + i)
-            ids, later, end = turn_pages(args, page_row, ids, later, end, page, kv_len, seq, head)
-        if VALUE_SCALES:
-            fetched = fetch_value_scales(args, ids, page - end + PAGE_BLOCK, first + i, kv_len - tile_token(args, (first + i) * TILE, seq, head), head)
-        acquire(empty, i)
-        if PAGED:
-            lane = page - end + PAGE_BLOCK
-        if OTHER_VALUES:
-            load_value_tile(args.v_desc, boxes, full, slot_of(i), ids, lane, first + i, head)
-        else:
-            load_tile(args.v_desc, boxes, full, slot_of(i), ids, lane, first + i, head)
-        if VALUE_SCALES:
-            # one tile late, when the load has come back
-            if i > 0:
-                publish_value_scales(v_ratios, v_tops, ratios_full, i - 1, scales)
-            scales = fetched
-    if VALUE_SCALES:
-        if count > 0:
-            publish_value_scales(v_ratios, v_tops, ratios_full, count - 1, scales)
-
-
-@jit
-def take_key_scales(k_scales, scales_full, i, s):
-    """Scales of key tile i, one per row of s."""
-    barrier_wait(scales_full[slot_of(i)], use_of(i))
-    return smem_load_rows(k_scales.slot(slot_of(i)), s)
-
-
-@jit
-def take_value_ratios(v_ratios, ratios_full, i, s):
-    """Scales of value tile i relative to the largest, one per row of s."""
-    barrier_wait(ratios_full[slot_of(i)], use_of(i))
-    return smem_load_rows(v_ratios.slot(slot_of(i)), s)
-
-
-@jit
-def take_value_top(v_tops, i, o):
-    """The largest of them, for each column of o; their barrier was waited for."""
-    return smem_load_cols(v_tops.slot(slot_of(i)), o)
-
-
-@jit
-def logits(args, s, factor, token, query, q_head, kv_len, seq, first_new):
-    """Base-2 logits of a key tile, masked."""
-    s = s * factor[None, :]
-    key = (token + rows(s))[:, None]
-    s = score(args, s, key, query, q_head, (query - key).to(F32), head_value(args, 0.0, q_head), kv_len, seq, first_new)
-    s = mask(args, s, key, query, q_head, kv_len, seq, first_new)
-    return s
-
-
-@jit
-def attend(
-    args, seq, head, first, count, kv_len, slot, first_slot, splits, flags, q_smem, p_smem, k_ring, v_ring, k_scales, v_ratios, v_tops, k_full, v_full, scales_full,
-    ratios_full, k_empty, v_empty, states, sums, landed,
-):
-    """Consumer role: the product of tile i and the scores of tile i + 1 run together; then the merge."""
-    load_queries(args, q_smem, seq, head)
-    # here, or its load would be waited for at the end
-    unit = value_unit(args, 1.0, head)
-    o = mma_zeros(VALUE_DIM, COLUMNS, DTYPE)
-    l = mma_zeros(TILE, COLUMNS, DTYPE)
-    m = full_cols(o, float("-inf"))
-    column = cols(l)
-    factor = query_factor(args, l, column, seq, head)
-    q_head = (head * GROUP + column % GROUP)[None, :]
-    # padding columns repeat the last position, so that they read no key past the end
-    query = minimum(kv_len - QUERY_TOKENS + column // GROUP, kv_len - 1)[None, :]
-    if count > 0:
-        wait_tile(k_full, 0)
-        s = wgmma_wait(0, qk_product(k_ring.slot(0), q_smem))
-        if KEY_SCALES:
-            s = s * take_key_scales(k_scales, scales_full, 0, l)[:, None]
-        release(k_empty, 0)
-        s = logits(args, s, factor, tile_token(args, first * TILE, seq, head), query, q_head, kv_len, seq, kv_len - QUERY_TOKENS)
-        m = first_reference(s)
-        for i in range(count - 1):
-            p_tile = p_smem.slot(i % 2)
-            wait_tile(v_full, i)
-            v = take_v(v_ring.slot(slot_of(i)))
-            if VALUE_SCALES:
-                ratio = take_value_ratios(v_ratios, ratios_full, i, l)
-            m, l, o = softmax_step(args, s, m, l, o, p_tile, ratio)
-            product = pv_product(v, p_tile, o)
-            wait_tile(k_full, i + 1)
-            s = qk_product(k_ring.slot(slot_of(i + 1)), q_smem)
-            if KEY_SCALES:
-                key_scales = take_key_scales(k_scales, scales_full, i + 1, l)
-            if VALUE_SCALES:
-                top = take_value_top(v_tops, i, o)
-            product, s = wgmma_wait(0, (product, s))
-            o = add_product(o, tile_product(args, product, top))
-            release(v_empty, i)
-            release(k_empty, i + 1)
-            if KEY_SCALES:
-                s = s * key_scales[:, None]
-            s = logits(args, s, factor, tile_token(args, (first + i + 1) * TILE, seq, head), query, q_head, kv_len, seq, kv_len - QUERY_TOKENS)
-        last = count - 1
-        p_tile = p_smem.slot(last % 2)
-        v_tile = v_ring.slot(slot_of(last))
-        wait_tile(v_full, last)
-        if tile_end(args, (first + count) * TILE, seq, head) > kv_len:
-            clear_v(v_tile, kv_len - tile_token(args, (first + last) * TILE, seq, head))
-        v = take_v(v_tile)
-        if VALUE_SCALES:
-            ratio = take_value_ratios(v_ratios, ratios_full, last, l)
-            top = take_value_top(v_tops, last, o)
-        m, l, o = softmax_step(args, s, m, l, o, p_tile, ratio)
-        o = add_product(o, tile_product(args, wgmma_wait(0, pv_product(v, p_tile, o)), top))
-        release(v_empty, last)
-    finish(args, o, m, l, unit, seq, head, slot, first_slot, splits, flags, states, sums, landed)
 
 
 @jit

@@ -643,39 +643,6 @@ def plan_tasks(tasks, kv_lens, new_tokens, batch, kv_heads, slots, l2_tiles):
 
 # ---- mainloop: mainloop/decode
 @jit
-def tile_range(kv_len):
-    """Key tiles that a sequence needs: from `first` up to `last`, not included."""
-    first = kv_len * 0
-    return first // TILE, cdiv(kv_len, TILE)
-
-
-@jit
-def load_keys(k_desc, block_ids, block_ids_stride, seq, head, first, count, kv_len, flags, boxes, full, empty):
-    """Producer role: K tiles, and their scales where every key has one."""
-    page_row, ids, later, end = open_pages(block_ids, block_ids_stride, seq, first, kv_len)
-    evict_first(flags // 2)
-    for i in range(count):
-        page = first_page(first + i)
-        ids, later, end = turn_pages(page_row, ids, later, end, page, kv_len)
-        lane = page - end + PAGE_BLOCK
-        acquire(empty, i)
-        load_tile(k_desc, boxes, full, slot_of(i), ids, lane, first + i, head)
-
-
-@jit
-def load_values(v_desc, block_ids, block_ids_stride, seq, head, first, count, kv_len, flags, boxes, full, empty):
-    """Producer role: V tiles."""
-    page_row, ids, later, end = open_pages(block_ids, block_ids_stride, seq, first, kv_len)
-    evict_first(flags // 2)
-    for i in range(count):
-        page = first_page(first + i)
-        ids, later, end = turn_pages(page_row, ids, later, end, page, kv_len)
-        acquire(empty, i)
-        lane = page - end + PAGE_BLOCK
-        load_tile(v_desc, boxes, full, slot_of(i), ids, lane, first + i, head)
-
-
-@jit
 def logits(alibi_slopes, s, factor, token, query, q_head):
     """Base-2 logits of a key tile, masked."""
     s = s * factor[None, :]
@@ -736,6 +703,39 @@ def attend(
         kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, o, m, l, unit, seq, head, slot, first_slot,
         splits, flags,
     )
+
+
+@jit
+def load_keys(k_desc, block_ids, block_ids_stride, seq, head, first, count, kv_len, flags, boxes, full, empty):
+    """Producer role: K tiles, and their scales where every key has one."""
+    page_row, ids, later, end = open_pages(block_ids, block_ids_stride, seq, first, kv_len)
+    evict_first(flags // 2)
+    for i in range(count):
+        page = first_page(first + i)
+        ids, later, end = turn_pages(page_row, ids, later, end, page, kv_len)
+        lane = page - end + PAGE_BLOCK
+        acquire(empty, i)
+        load_tile(k_desc, boxes, full, slot_of(i), ids, lane, first + i, head)
+
+
+@jit
+def load_values(v_desc, block_ids, block_ids_stride, seq, head, first, count, kv_len, flags, boxes, full, empty):
+    """Producer role: V tiles."""
+    page_row, ids, later, end = open_pages(block_ids, block_ids_stride, seq, first, kv_len)
+    evict_first(flags // 2)
+    for i in range(count):
+        page = first_page(first + i)
+        ids, later, end = turn_pages(page_row, ids, later, end, page, kv_len)
+        acquire(empty, i)
+        lane = page - end + PAGE_BLOCK
+        load_tile(v_desc, boxes, full, slot_of(i), ids, lane, first + i, head)
+
+
+@jit
+def tile_range(kv_len):
+    """Key tiles that a sequence needs: from `first` up to `last`, not included."""
+    first = kv_len * 0
+    return first // TILE, cdiv(kv_len, TILE)
 
 
 @jit

@@ -433,37 +433,6 @@ def mask(s, key, query):
 
 # ---- mainloop: mainloop/decode
 @jit
-def tile_range(kv_len):
-    """Key tiles that a sequence needs: from `first` up to `last`, not included."""
-    first = kv_len * 0
-    return first // TILE, cdiv(kv_len, TILE)
-
-
-@jit
-def load_keys(k_desc, block_ids, block_ids_stride, seq, head, first, count, kv_len, boxes, full, empty):
-    """Producer role: K tiles, and their scales where every key has one."""
-    page_row, ids, later, end = open_pages(block_ids, block_ids_stride, seq, first, kv_len)
-    for i in range(count):
-        page = first_page(first + i)
-        ids, later, end = turn_pages(page_row, ids, later, end, page, kv_len)
-        lane = page - end + PAGE_BLOCK
-        acquire(empty, i)
-        load_tile(k_desc, boxes, full, slot_of(i), ids, lane, first + i, head)
-
-
-@jit
-def load_values(v_desc, block_ids, block_ids_stride, seq, head, first, count, kv_len, boxes, full, empty):
-    """Producer role: V tiles."""
-    page_row, ids, later, end = open_pages(block_ids, block_ids_stride, seq, first, kv_len)
-    for i in range(count):
-        page = first_page(first + i)
-        ids, later, end = turn_pages(page_row, ids, later, end, page, kv_len)
-        acquire(empty, i)
-        lane = page - end + PAGE_BLOCK
-        load_tile(v_desc, boxes, full, slot_of(i), ids, lane, first + i, head)
-
-
-@jit
 def logits(s, factor, token, query):
     """Base-2 logits of a key tile, masked."""
     s = s * factor[None, :]
@@ -519,6 +488,37 @@ def attend(
         o = add_product(wgmma_wait(0, pv_product(v, p_tile, o)))
         release(v_empty, last)
     finish(out, out_token_stride, out_head_stride, o, m, l, unit, seq, head, slot, first_slot, splits, states, sums, landed)
+
+
+@jit
+def load_keys(k_desc, block_ids, block_ids_stride, seq, head, first, count, kv_len, boxes, full, empty):
+    """Producer role: K tiles, and their scales where every key has one."""
+    page_row, ids, later, end = open_pages(block_ids, block_ids_stride, seq, first, kv_len)
+    for i in range(count):
+        page = first_page(first + i)
+        ids, later, end = turn_pages(page_row, ids, later, end, page, kv_len)
+        lane = page - end + PAGE_BLOCK
+        acquire(empty, i)
+        load_tile(k_desc, boxes, full, slot_of(i), ids, lane, first + i, head)
+
+
+@jit
+def load_values(v_desc, block_ids, block_ids_stride, seq, head, first, count, kv_len, boxes, full, empty):
+    """Producer role: V tiles."""
+    page_row, ids, later, end = open_pages(block_ids, block_ids_stride, seq, first, kv_len)
+    for i in range(count):
+        page = first_page(first + i)
+        ids, later, end = turn_pages(page_row, ids, later, end, page, kv_len)
+        acquire(empty, i)
+        lane = page - end + PAGE_BLOCK
+        load_tile(v_desc, boxes, full, slot_of(i), ids, lane, first + i, head)
+
+
+@jit
+def tile_range(kv_len):
+    """Key tiles that a sequence needs: from `first` up to `last`, not included."""
+    first = kv_len * 0
+    return first // TILE, cdiv(kv_len, TILE)
 
 
 @jit

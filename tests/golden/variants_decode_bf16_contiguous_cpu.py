@@ -564,33 +564,6 @@ def plan_tasks(tasks, kv_lens, new_tokens, batch, kv_heads, slots, l2_tiles):
 
 # ---- mainloop: mainloop/decode
 @jit
-def tile_range(kv_len):
-    """Key tiles that a sequence needs: from `first` up to `last`, not included."""
-    first = kv_len * 0
-    return first // TILE, cdiv(kv_len, TILE)
-
-
-@jit
-def load_keys(k_desc, seq, head, first, count, flags, boxes, full, empty):
-    """Producer role: K tiles, and their scales where every key has one."""
-    ids = seq
-    evict_first(flags // 2)
-    for i in range(count):
-        acquire(empty, i)
-        load_tile(k_desc, boxes, full, slot_of(i), ids, first + i, head)
-
-
-@jit
-def load_values(v_desc, seq, head, first, count, flags, boxes, full, empty):
-    """Producer role: V tiles."""
-    ids = seq
-    evict_first(flags // 2)
-    for i in range(count):
-        acquire(empty, i)
-        load_tile(v_desc, boxes, full, slot_of(i), ids, first + i, head)
-
-
-@jit
 def logits(s, factor, token, query):
     """Base-2 logits of a key tile, masked."""
     s = s * factor[None, :]
@@ -649,6 +622,33 @@ def attend(
         kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, o, m, l, unit, seq, head, slot, first_slot,
         splits, flags,
     )
+
+
+@jit
+def load_keys(k_desc, seq, head, first, count, flags, boxes, full, empty):
+    """Producer role: K tiles, and their scales where every key has one."""
+    ids = seq
+    evict_first(flags // 2)
+    for i in range(count):
+        acquire(empty, i)
+        load_tile(k_desc, boxes, full, slot_of(i), ids, first + i, head)
+
+
+@jit
+def load_values(v_desc, seq, head, first, count, flags, boxes, full, empty):
+    """Producer role: V tiles."""
+    ids = seq
+    evict_first(flags // 2)
+    for i in range(count):
+        acquire(empty, i)
+        load_tile(v_desc, boxes, full, slot_of(i), ids, first + i, head)
+
+
+@jit
+def tile_range(kv_len):
+    """Key tiles that a sequence needs: from `first` up to `last`, not included."""
+    first = kv_len * 0
+    return first // TILE, cdiv(kv_len, TILE)
 
 
 @jit

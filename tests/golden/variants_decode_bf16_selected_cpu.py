@@ -685,53 +685,6 @@ def plan_tasks(selected_counts, tasks, kv_lens, new_tokens, batch, kv_heads, slo
 
 # ---- mainloop: mainloop/decode
 @jit
-def tile_range(selected_counts, seq, kv_len):
-    """Key tiles that a sequence needs: from `first` up to `last`, not included."""
-    first = kv_len * 0
-    return first // TILE, last_tile(selected_counts, cdiv(kv_len, TILE), seq)
-
-
-@jit
-def load_keys(
-    k_desc, block_ids, block_ids_stride, selected_tiles, selected_counts, selected_width, kv_heads, seq, head, first, count, kv_len, flags,
-    boxes, full, empty,
-):
-    """Producer role: K tiles, and their scales where every key has one."""
-    page_row, ids, later, end = open_pages(
-        block_ids, block_ids_stride, selected_tiles, selected_counts, selected_width, kv_heads, seq, head, first, kv_len,
-    )
-    evict_first(flags // 2)
-    for i in range(count):
-        page = first_page(first + i)
-        ids, later, end = turn_pages(
-            selected_tiles, selected_counts, selected_width, kv_heads, page_row, ids, later, end, page, kv_len, seq, head,
-        )
-        lane = page - end + PAGE_BLOCK
-        acquire(empty, i)
-        load_tile(k_desc, boxes, full, slot_of(i), ids, lane, first + i, head)
-
-
-@jit
-def load_values(
-    v_desc, block_ids, block_ids_stride, selected_tiles, selected_counts, selected_width, kv_heads, seq, head, first, count, kv_len, flags,
-    boxes, full, empty,
-):
-    """Producer role: V tiles."""
-    page_row, ids, later, end = open_pages(
-        block_ids, block_ids_stride, selected_tiles, selected_counts, selected_width, kv_heads, seq, head, first, kv_len,
-    )
-    evict_first(flags // 2)
-    for i in range(count):
-        page = first_page(first + i)
-        ids, later, end = turn_pages(
-            selected_tiles, selected_counts, selected_width, kv_heads, page_row, ids, later, end, page, kv_len, seq, head,
-        )
-        acquire(empty, i)
-        lane = page - end + PAGE_BLOCK
-        load_tile(v_desc, boxes, full, slot_of(i), ids, lane, first + i, head)
-
-
-@jit
 def logits(s, factor, token, query):
     """Base-2 logits of a key tile, masked."""
     s = s * factor[None, :]
@@ -795,6 +748,53 @@ def attend(
         kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, o, m, l, unit, seq, head, slot, first_slot,
         splits, flags,
     )
+
+
+@jit
+def load_keys(
+    k_desc, block_ids, block_ids_stride, selected_tiles, selected_counts, selected_width, kv_heads, seq, head, first, count, kv_len, flags,
+    boxes, full, empty,
+):
+    """Producer role: K tiles, and their scales where every key has one."""
+    page_row, ids, later, end = open_pages(
+        block_ids, block_ids_stride, selected_tiles, selected_counts, selected_width, kv_heads, seq, head, first, kv_len,
+    )
+    evict_first(flags // 2)
+    for i in range(count):
+        page = first_page(first + i)
+        ids, later, end = turn_pages(
+            selected_tiles, selected_counts, selected_width, kv_heads, page_row, ids, later, end, page, kv_len, seq, head,
+        )
+        lane = page - end + PAGE_BLOCK
+        acquire(empty, i)
+        load_tile(k_desc, boxes, full, slot_of(i), ids, lane, first + i, head)
+
+
+@jit
+def load_values(
+    v_desc, block_ids, block_ids_stride, selected_tiles, selected_counts, selected_width, kv_heads, seq, head, first, count, kv_len, flags,
+    boxes, full, empty,
+):
+    """Producer role: V tiles."""
+    page_row, ids, later, end = open_pages(
+        block_ids, block_ids_stride, selected_tiles, selected_counts, selected_width, kv_heads, seq, head, first, kv_len,
+    )
+    evict_first(flags // 2)
+    for i in range(count):
+        page = first_page(first + i)
+        ids, later, end = turn_pages(
+            selected_tiles, selected_counts, selected_width, kv_heads, page_row, ids, later, end, page, kv_len, seq, head,
+        )
+        acquire(empty, i)
+        lane = page - end + PAGE_BLOCK
+        load_tile(v_desc, boxes, full, slot_of(i), ids, lane, first + i, head)
+
+
+@jit
+def tile_range(selected_counts, seq, kv_len):
+    """Key tiles that a sequence needs: from `first` up to `last`, not included."""
+    first = kv_len * 0
+    return first // TILE, last_tile(selected_counts, cdiv(kv_len, TILE), seq)
 
 
 @jit

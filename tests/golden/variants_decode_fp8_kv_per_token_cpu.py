@@ -714,65 +714,6 @@ def plan_tasks(tasks, kv_lens, new_tokens, batch, kv_heads, slots, l2_tiles):
 
 # ---- mainloop: mainloop/decode
 @jit
-def tile_range(kv_len):
-    """Key tiles that a sequence needs: from `first` up to `last`, not included."""
-    first = kv_len * 0
-    return first // TILE, cdiv(kv_len, TILE)
-
-
-@jit
-def load_keys(
-    k_desc, block_ids, block_ids_stride, k_scale, k_scale_page_stride, k_scale_row_stride, k_scale_head_stride, seq, head, first, count,
-    kv_len, flags, boxes, k_scales, full, scales_full, empty,
-):
-    """Producer role: K tiles, and their scales where every key has one."""
-    page_row, ids, later, end = open_pages(block_ids, block_ids_stride, seq, first, kv_len)
-    evict_first(flags // 2)
-    scales = fetch_key_scales(k_scale, k_scale_page_stride, k_scale_row_stride, k_scale_head_stride, ids, 0, first, head)
-    for i in range(count):
-        page = first_page(first + i)
-        ids, later, end = turn_pages(page_row, ids, later, end, page, kv_len)
-        lane = page - end + PAGE_BLOCK
-        fetched = fetch_key_scales(k_scale, k_scale_page_stride, k_scale_row_stride, k_scale_head_stride, ids, lane, first + i, head)
-        acquire(empty, i)
-        load_tile(k_desc, boxes, full, slot_of(i), ids, lane, first + i, head)
-        # one tile late, when the load has come back
-        if i > 0:
-            publish_key_scales(k_scales, scales_full, i - 1, scales)
-        scales = fetched
-    if count > 0:
-        publish_key_scales(k_scales, scales_full, count - 1, scales)
-
-
-@jit
-def load_values(
-    v_desc, block_ids, block_ids_stride, v_scale, v_scale_page_stride, v_scale_row_stride, v_scale_head_stride, seq, head, first, count,
-    kv_len, flags, boxes, v_ratios, v_tops, full, ratios_full, empty,
-):
-    """Producer role: V tiles."""
-    page_row, ids, later, end = open_pages(block_ids, block_ids_stride, seq, first, kv_len)
-    evict_first(flags // 2)
-    # nothing that is published: the loop carries a tile's scales to the next round
-    scales = vec_index(TILE).to(F32)
-    for i in range(count):
-        page = first_page(first + i)
-        ids, later, end = turn_pages(page_row, ids, later, end, page, kv_len)
-        fetched = fetch_value_scales(
-            v_scale, v_scale_page_stride, v_scale_row_stride, v_scale_head_stride, ids, page - end + PAGE_BLOCK, first + i,
-            kv_len - (first + i) * TILE, head,
-        )
-        acquire(empty, i)
-        lane = page - end + PAGE_BLOCK
-        load_tile(v_desc, boxes, full, slot_of(i), ids, lane, first + i, head)
-        # one tile late, when the load has come back
-        if i > 0:
-            publish_value_scales(v_ratios, v_tops, ratios_full, i - 1, scales)
-        scales = fetched
-    if count > 0:
-        publish_value_scales(v_ratios, v_tops, ratios_full, count - 1, scales)
-
-
-@jit
 def take_key_scales(k_scales, scales_full, i, s):
     """Scales of key tile i, one per row of s."""
     barrier_wait(scales_full[slot_of(i)], use_of(i))
@@ -859,6 +800,65 @@ def attend(
         kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride, o, m, l, unit, seq, head, slot, first_slot,
         splits, flags,
     )
+
+
+@jit
+def load_keys(
+    k_desc, block_ids, block_ids_stride, k_scale, k_scale_page_stride, k_scale_row_stride, k_scale_head_stride, seq, head, first, count,
+    kv_len, flags, boxes, k_scales, full, scales_full, empty,
+):
+    """Producer role: K tiles, and their scales where every key has one."""
+    page_row, ids, later, end = open_pages(block_ids, block_ids_stride, seq, first, kv_len)
+    evict_first(flags // 2)
+    scales = fetch_key_scales(k_scale, k_scale_page_stride, k_scale_row_stride, k_scale_head_stride, ids, 0, first, head)
+    for i in range(count):
+        page = first_page(first + i)
+        ids, later, end = turn_pages(page_row, ids, later, end, page, kv_len)
+        lane = page - end + PAGE_BLOCK
+        fetched = fetch_key_scales(k_scale, k_scale_page_stride, k_scale_row_stride, k_scale_head_stride, ids, lane, first + i, head)
+        acquire(empty, i)
+        load_tile(k_desc, boxes, full, slot_of(i), ids, lane, first + i, head)
+        # one tile late, when the load has come back
+        if i > 0:
+            publish_key_scales(k_scales, scales_full, i - 1, scales)
+        scales = fetched
+    if count > 0:
+        publish_key_scales(k_scales, scales_full, count - 1, scales)
+
+
+@jit
+def load_values(
+    v_desc, block_ids, block_ids_stride, v_scale, v_scale_page_stride, v_scale_row_stride, v_scale_head_stride, seq, head, first, count,
+    kv_len, flags, boxes, v_ratios, v_tops, full, ratios_full, empty,
+):
+    """Producer role: V tiles."""
+    page_row, ids, later, end = open_pages(block_ids, block_ids_stride, seq, first, kv_len)
+    evict_first(flags // 2)
+    # nothing that is published: the loop carries a tile's scales to the next round
+    scales = vec_index(TILE).to(F32)
+    for i in range(count):
+        page = first_page(first + i)
+        ids, later, end = turn_pages(page_row, ids, later, end, page, kv_len)
+        fetched = fetch_value_scales(
+            v_scale, v_scale_page_stride, v_scale_row_stride, v_scale_head_stride, ids, page - end + PAGE_BLOCK, first + i,
+            kv_len - (first + i) * TILE, head,
+        )
+        acquire(empty, i)
+        lane = page - end + PAGE_BLOCK
+        load_tile(v_desc, boxes, full, slot_of(i), ids, lane, first + i, head)
+        # one tile late, when the load has come back
+        if i > 0:
+            publish_value_scales(v_ratios, v_tops, ratios_full, i - 1, scales)
+        scales = fetched
+    if count > 0:
+        publish_value_scales(v_ratios, v_tops, ratios_full, count - 1, scales)
+
+
+@jit
+def tile_range(kv_len):
+    """Key tiles that a sequence needs: from `first` up to `last`, not included."""
+    first = kv_len * 0
+    return first // TILE, cdiv(kv_len, TILE)
 
 
 @jit

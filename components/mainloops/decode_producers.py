@@ -1,0 +1,70 @@
+"""Producer roles of decode: a warp for K tiles and one for V tiles, and the scales that every key has of its own."""
+
+from __future__ import annotations
+
+from tle_attn.dialect import F32, evict_first, jit, vec_index
+
+
+@jit
+def load_keys(args, seq, head, first, count, kv_len, flags, boxes, k_scales, full, scales_full, empty):
+    """Producer role: K tiles, and their scales where every key has one."""
+    if PAGED:
+        page_row, ids, later, end = open_pages(args, seq, head, first, kv_len)
+    else:
+        ids = seq
+    if EVICT_FIRST:
+        evict_first(flags // 2)
+    if KEY_SCALES:
+        scales = fetch_key_scales(args, ids, 0, first, head)
+    for i in range(count):
+        if PAGED:
+            page = first_page(first + i)
+            ids, later, end = turn_pages(args, page_row, ids, later, end, page, kv_len, seq, head)
+            lane = page - end + PAGE_BLOCK
+        if KEY_SCALES:
+            fetched = fetch_key_scales(args, ids, lane, first + i, head)
+        acquire(empty, i)
+        load_tile(args.k_desc, boxes, full, slot_of(i), ids, lane, first + i, head)
+        if KEY_SCALES:
+            # one tile late, when the load has come back
+            if i > 0:
+                publish_key_scales(k_scales, scales_full, i - 1, scales)
+            scales = fetched
+    if KEY_SCALES:
+        if count > 0:
+            publish_key_scales(k_scales, scales_full, count - 1, scales)
+
+
+@jit
+def load_values(args, seq, head, first, count, kv_len, flags, boxes, v_ratios, v_tops, full, ratios_full, empty):
+    """Producer role: V tiles."""
+    if PAGED:
+        page_row, ids, later, end = open_pages(args, seq, head, first, kv_len)
+    else:
+        ids = seq
+    if EVICT_FIRST:
+        evict_first(flags // 2)
+    if VALUE_SCALES:
+        # nothing that is published: the loop carries a tile's scales to the next round
+        scales = vec_index(TILE).to(F32)
+    for i in range(count):
+        if PAGED:
+            page = first_page(first + i)
+            ids, later, end = turn_pages(args, page_row, ids, later, end, page, kv_len, seq, head)
+        if VALUE_SCALES:
+            fetched = fetch_value_scales(args, ids, page - end + PAGE_BLOCK, first + i, kv_len - tile_token(args, (first + i) * TILE, seq, head), head)
+        acquire(empty, i)
+        if PAGED:
+            lane = page - end + PAGE_BLOCK
+        if OTHER_VALUES:
+            load_value_tile(args.v_desc, boxes, full, slot_of(i), ids, lane, first + i, head)
+        else:
+            load_tile(args.v_desc, boxes, full, slot_of(i), ids, lane, first + i, head)
+        if VALUE_SCALES:
+            # one tile late, when the load has come back
+            if i > 0:
+                publish_value_scales(v_ratios, v_tops, ratios_full, i - 1, scales)
+            scales = fetched
+    if VALUE_SCALES:
+        if count > 0:
+            publish_value_scales(v_ratios, v_tops, ratios_full, count - 1, scales)
