@@ -56,7 +56,7 @@ MUTANTS = {
     "relaxed last arriver": (FEW, "ticket = atomic_add(counter, 1)", 'ticket = atomic_add(counter, 1, sem="relaxed")', {"Race"}),
     "last arriver without acquire": (FEW, "ticket = atomic_add(counter, 1)", 'ticket = atomic_add(counter, 1, sem="release")', {"Race"}),
     "last arriver without release": (FEW, "ticket = atomic_add(counter, 1)", 'ticket = atomic_add(counter, 1, sem="acquire")', {"Race"}),
-    "one arrival early": (FEW, "if ticket == splits - 1:", "if ticket == splits - 2:", {"Race", "Unwritten", "counters"}),
+    "one arrival early": (FEW, "if ticket == arrivals - 1:", "if ticket == arrivals - 2:", {"Race", "Unwritten", "counters"}),
     "last arriver leaves the counter": (FEW, "        store(counter, 0)\n", "", {"counters"}),
     "relaxed arrival": (MANY, "arrive_release(counter)", 'atomic_add(counter, 1, sem="relaxed")', {"Race"}),
     "no wait for the partials": (MANY, "        wait_at_least(counter, splits)\n", "", {"Race", "Unwritten"}),
