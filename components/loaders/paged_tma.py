@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from attrs import field, frozen
 
-from tle_attn.dialect import as_int64, copy, jit, load, reduce_max, static_range, vec_index, where
+from tle_attn.dialect import as_int64, copy, jit, load, reduce_max, smem_load, static_range, vec_index, where
 from tle_attn.errors import SpecError
 from tle_attn.spec import Argument, Block, BoxDescriptor, Constant, Function, Port, Problem
+from tle_attn.spec.tasks import RECORD_PAGES
 from tle_attn.spec.types import DType, Place
 
 TILE = 64
 SWIZZLE_BYTES = 128
-#: lanes of the producer warp
-PAGE_BLOCK = 32
+PAGE_BLOCK = RECORD_PAGES
 
 
 @frozen(kw_only=True)
@@ -127,11 +127,15 @@ def page_at(ids, lane):
 
 
 @jit
-def open_pages(args, seq, head, first, kv_len):
+def open_pages(args, seq, head, first, kv_len, first_ids):
     """State of a walk over a task's pages: the sequence's page ids, the block in use, the next block, and the page where the next begins."""
     page_row = args.block_ids + as_int64(seq) * args.block_ids_stride
     start = first_page(first)
-    return page_row, page_block(args, page_row, start, kv_len, seq, head), page_block(args, page_row, start + PAGE_BLOCK, kv_len, seq, head), start + PAGE_BLOCK
+    if PAGE_IDS:
+        ids = smem_load(first_ids)
+    else:
+        ids = page_block(args, page_row, start, kv_len, seq, head)
+    return page_row, ids, page_block(args, page_row, start + PAGE_BLOCK, kv_len, seq, head), start + PAGE_BLOCK
 
 
 @jit

@@ -26,6 +26,7 @@ from tle_attn.components.softmax.online import OnlineSoftmax
 from tle_attn.components.v_operand.direct import DirectV
 from tle_attn.dialect import (
     F32,
+    I32,
     READY,
     alias,
     alloc,
@@ -38,11 +39,13 @@ from tle_attn.dialect import (
     grid_launch_dependents,
     grid_wait,
     jit,
+    smem_store,
     warp_specialize,
 )
 from tle_attn.errors import SpecError
 from tle_attn.spec import Block, Constant, Function, Mainloop, MBarriers, NamedBarriers, Port, Problem, Resources, Role, SharedBuffer, slot
 from tle_attn.spec.problem import at_least
+from tle_attn.spec.tasks import RECORD_PAGES
 from tle_attn.spec.types import DType, Place
 
 TILE = 64
@@ -84,7 +87,7 @@ class DecodeMainloop(Mainloop):
     mask: tuple[Block, ...] = slot("mask", many=True, factory=lambda: (Causal(),))
     softmax: Block = slot("softmax", factory=OnlineSoftmax, says=("NORMALISED",))
     v_operand: Block = slot("v_operand", factory=DirectV)
-    schedule: Block = slot("schedule", factory=TaskMap, says=("PLANNED", "BATCH_INVARIANT", "pdl"))
+    schedule: Block = slot("schedule", factory=TaskMap, says=("PLANNED", "BATCH_INVARIANT", "pdl", "page_ids"))
     reduce: Block = slot("reduce", factory=SplitMerge, says=("POLL_ABOVE", "poll_above", "HELPERS"))
     epilogue: Block = slot("epilogue", factory=StoreEpilogue)
 
@@ -131,8 +134,8 @@ class DecodeMainloop(Mainloop):
                 "two masks both say which tiles are loaded", key="mask", value=[mask.NAME for mask in self.mask], allowed="one of them",
                 reason="one starts at a position, the other walks a list",
             )
-        if not self.loader.PAGED and ("last_tile" in joined or self.scale.KEY_SCALES):
-            key = "mask" if "last_tile" in joined else "scale.block"
+        if not self.loader.PAGED and ("last_tile" in joined or self.scale.KEY_SCALES or self.schedule.page_ids):
+            key = "mask" if "last_tile" in joined else "scale.block" if self.scale.KEY_SCALES else "schedule.page_ids"
             raise SpecError(f"{self.loader.label()} has no pages", key="loader.block", value=self.loader.NAME, allowed="paged_tma", reason=f"what {key} says is found through page ids")
         check_sums(self.softmax, self.epilogue, self.score, "softmax/online")
         if self.scale.KEY_SCALES and self.ring.stages < 2:
@@ -145,6 +148,7 @@ class DecodeMainloop(Mainloop):
     def constants(self, problem: Problem) -> dict[str, Constant]:
         return {
             "CLUSTER": Constant(self.reduce.resources(problem).cluster, "CTAs of a cluster"),
+            "PAGE_IDS": Constant(self.schedule.page_ids, "task records hold the first page ids"),
             "PDL": Constant(self.schedule.pdl, "the kernel starts while the planner runs"),
             "DEPENDENTS": Constant(bool(self.reduce.DEPENDENTS), "a kernel that follows starts while this one runs"),
             "HELPERS": Constant(self.reduce.HELPERS, "CTAs without keys join the merge of their cluster"),
@@ -208,6 +212,8 @@ class DecodeMainloop(Mainloop):
             MBarriers("k_empty", stages, self.ring.readers, 0, True, ("attend",), ("load_keys",)),
             MBarriers("v_empty", stages, self.ring.readers, 0, True, ("attend",), ("load_values",)),
         ]
+        if self.schedule.page_ids:
+            buffers.append(SharedBuffer("first_ids", (RECORD_PAGES,), DType.I32, "first page ids of the task"))
         if self.scale.KEY_SCALES:
             buffers.append(SharedBuffer("k_scales", (stages, TILE), DType.F32, "scales of key tiles"))
             barriers.append(MBarriers("scales_full", stages, 1, 0, False, ("load_keys",), ("attend",)))
@@ -245,8 +251,10 @@ def decode(args):
     if CLUSTER > 1:
         cluster_dims(CLUSTER)
     if not PDL:
-        # before the set-up, which hides the load
+        # before the set-up, which hides the loads
         seq, head, first, count, kv_len, slot, first_slot, splits, flags = task(args)
+        if PAGE_IDS:
+            ids = task_pages(args)
     k_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
     v_ring = alloc([STAGES, TILE, VALUE_DIM], DTYPE)
     q_smem = alloc([COLUMNS, HEAD_DIM], DTYPE)
@@ -257,6 +265,8 @@ def decode(args):
     else:
         k_boxes = alias(k_ring, [STAGES * COPIES, BOX_ROWS, BOX_COLS])
         v_boxes = alias(v_ring, [STAGES * COPIES, BOX_ROWS, BOX_COLS])
+    if PAGE_IDS:
+        first_ids = alloc_plain([PAGE_BLOCK], I32)
     k_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES, more=True)
     v_full = alloc_barriers(STAGES * COPIES, expect_bytes=VALUE_BOX_BYTES, more=True)
     if KEY_SCALES:
@@ -277,12 +287,16 @@ def decode(args):
         # the set-up ran beside the planner; nothing of global memory is touched before its end
         grid_wait()
         seq, head, first, count, kv_len, slot, first_slot, splits, flags = task(args)
+        if PAGE_IDS:
+            ids = task_pages(args)
     if DEPENDENTS:
         grid_launch_dependents()
     if HELPERS:
         slot = helper_slot(slot, first_slot, splits)
     if slot == -2:
         return
+    if PAGE_IDS:
+        smem_store(first_ids, ids)
     warp_specialize(
         [
             (
@@ -292,8 +306,8 @@ def decode(args):
                     scales_full, ratios_full, k_empty, v_empty, states, sums, landed,
                 ),
             ),
-            (load_keys, (args, seq, head, first, count, kv_len, flags, k_boxes, k_scales, k_full, scales_full, k_empty)),
-            (load_values, (args, seq, head, first, count, kv_len, flags, v_boxes, v_ratios, v_tops, v_full, ratios_full, v_empty)),
+            (load_keys, (args, seq, head, first, count, kv_len, flags, first_ids, k_boxes, k_scales, k_full, scales_full, k_empty)),
+            (load_values, (args, seq, head, first, count, kv_len, flags, first_ids, v_boxes, v_ratios, v_tops, v_full, ratios_full, v_empty)),
         ],
         [1, 1],
         [PRODUCER_REGISTERS, PRODUCER_REGISTERS],

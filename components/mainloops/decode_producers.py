@@ -6,10 +6,10 @@ from tle_attn.dialect import F32, evict_first, jit, vec_index
 
 
 @jit
-def load_keys(args, seq, head, first, count, kv_len, flags, boxes, k_scales, full, scales_full, empty):
+def load_keys(args, seq, head, first, count, kv_len, flags, first_ids, boxes, k_scales, full, scales_full, empty):
     """Producer role: K tiles, and their scales where every key has one."""
     if PAGED:
-        page_row, ids, later, end = open_pages(args, seq, head, first, kv_len)
+        page_row, ids, later, end = open_pages(args, seq, head, first, kv_len, first_ids)
     else:
         ids = seq
     if EVICT_FIRST:
@@ -36,10 +36,10 @@ def load_keys(args, seq, head, first, count, kv_len, flags, boxes, k_scales, ful
 
 
 @jit
-def load_values(args, seq, head, first, count, kv_len, flags, boxes, v_ratios, v_tops, full, ratios_full, empty):
+def load_values(args, seq, head, first, count, kv_len, flags, first_ids, boxes, v_ratios, v_tops, full, ratios_full, empty):
     """Producer role: V tiles."""
     if PAGED:
-        page_row, ids, later, end = open_pages(args, seq, head, first, kv_len)
+        page_row, ids, later, end = open_pages(args, seq, head, first, kv_len, first_ids)
     else:
         ids = seq
     if EVICT_FIRST:

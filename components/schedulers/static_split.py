@@ -27,8 +27,8 @@ class StaticSplit(Block):
     NAME = "static_split"
     PLANNED = False
     BATCH_INVARIANT = True
-    #: there is no planner to start beside
-    pdl = False
+    #: there is no planner to start beside, and none that reads page ids
+    pdl = page_ids = False
 
     splits: int = field(default=16, validator=at_least(1, "parts of a sequence", 128))
     min_tokens: int = field(default=512, validator=at_least(TILE, "tokens of a part; a multiple of the 64-token key tile"), metadata={"tune": (256, 512, 1024)})

@@ -5,18 +5,34 @@ record.  More sequences than slots, or much to read in half as many: the chunk i
 records say that they are not all resident.  The map is rebuilt before each step (a captured graph stays right when lengths change) and shared by all layers of the step.
 
 Record, 8 x int32: sequence, first key tile, tiles, kv length, partial slot (-1 unsplit, -2 idle), first slot of the sequence, parts, and the kv head
-times 4 plus flags (1: all tasks are resident at once; 2: K and V exceed the L2 cache, so they should leave it first).
+times 4 plus flags (1: all tasks are resident at once; 2: K and V exceed the L2 cache, so they should leave it first).  With `page_ids` the ids of the
+task's first RECORD_PAGES pages follow, -1 past the end.
 """
 
 from __future__ import annotations
 
 from attrs import field, frozen
 
-from tle_attn.dialect import cdiv, cumsum, grid_launch_dependents, jit, load, maximum, minimum, program_id, reduce_max, reduce_sum, store, vec_index, where
+from tle_attn.dialect import (
+    as_int64,
+    cdiv,
+    cumsum,
+    grid_launch_dependents,
+    jit,
+    load,
+    maximum,
+    minimum,
+    program_id,
+    reduce_max,
+    reduce_sum,
+    store,
+    vec_index,
+    where,
+)
 from tle_attn.errors import SpecError
 from tle_attn.spec import Argument, Block, Constant, Function, Problem
 from tle_attn.spec.problem import at_least
-from tle_attn.spec.tasks import RECORD, WAVES
+from tle_attn.spec.tasks import RECORD, RECORD_PAGES, WAVES
 
 TILE = 64
 
@@ -27,6 +43,8 @@ class TaskMap(Block):
 
     Attributes:
         min_tokens: tokens of a task at least.  Source of the default: below 8 key tiles a task's merge costs more than it saves (measured on an H200, docs/performance.md).
+        page_ids: records hold a task's first page ids, so that its first copies wait for the record alone and not for the page table behind it.  The planner then
+            reads `block_ids`, and a map is for one page table: another table, or new pages in it, need a new map, as new lengths do.
         pdl: programmatic dependent launch: the attention kernel starts and sets up while the planner, or whatever comes before it, still runs.
     """
 
@@ -37,6 +55,7 @@ class TaskMap(Block):
     ENTRIES = ("plan_tasks",)
 
     min_tokens: int = field(default=512, validator=at_least(TILE, "tokens of a task; a multiple of the 64-token key tile"), metadata={"tune": (256, 512, 1024)})
+    page_ids: bool = False
     pdl: bool = False
 
     @min_tokens.validator
@@ -44,18 +63,24 @@ class TaskMap(Block):
         if value % TILE:
             raise SpecError(f"min_tokens cannot be {value}", key="min_tokens", value=value, allowed=f"a multiple of {TILE}", reason="tasks are whole key tiles")
 
+    @property
+    def record_words(self) -> int:
+        """int32 words of a record."""
+        return RECORD + RECORD_PAGES * self.page_ids
+
     def constants(self, problem: Problem) -> dict[str, Constant]:
         return {
             "MIN_TILES": Constant(self.min_tokens // TILE, "key tiles of a task at least"),
             "WAVES": Constant(WAVES, "tasks for each slot where there is much to read in many sequences"),
-            "RECORD": Constant(RECORD, "int32 words of a task record"),
+            "RECORD": Constant(self.record_words, "int32 words of a task record"),
+            "PAGE_IDS": Constant(self.page_ids, "task records hold the first page ids"),
             "PDL": Constant(self.pdl, "the kernel starts while the planner runs"),
             "PLAN_BLOCK": Constant(256, "sequences that the planner looks at together"),
         }
 
     def arguments(self, problem: Problem) -> tuple[Argument, ...]:
         return (
-            Argument("tasks", "*i32", "task records [tasks, 8]"),
+            Argument("tasks", "*i32", f"task records [tasks, {self.record_words}]"),
             Argument("kv_lens", "*i32", "tokens in the cache [batch]"),
             Argument("new_tokens", "i32", "tokens to add to kv_lens: 0 if it counts this step's tokens already"),
             Argument("batch", "i32", "sequences"),
@@ -65,7 +90,7 @@ class TaskMap(Block):
         )
 
     def provides(self, problem: Problem) -> tuple[Function, ...]:
-        return (Function("task"), Function("plan_tasks"))
+        return (Function("task"), Function("task_pages"), Function("plan_tasks"))
 
 
 @jit
@@ -84,6 +109,12 @@ def task(args):
         load(record + 6),
         flags % 4,
     )
+
+
+@jit
+def task_pages(args):
+    """Page ids of this CTA's record, one a lane."""
+    return load(args.tasks + program_id(0) * RECORD + 8 + vec_index(PAGE_BLOCK))
 
 
 @jit
@@ -204,3 +235,6 @@ def write_record(args, record, seq, head, part, parts, first_slot, per_head, tot
     store(record + 6, parts)
     resident = 1 if per_head * args.kv_heads <= args.slots else 0
     store(record + 7, head * 4 + resident + (2 if total > args.l2_tiles else 0))
+    if PAGE_IDS:
+        page_row = args.block_ids + as_int64(seq) * args.block_ids_stride
+        store(record + 8 + vec_index(PAGE_BLOCK), page_block(args, page_row, first_page(first + start), kv_len, seq, head))

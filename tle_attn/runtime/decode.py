@@ -20,24 +20,21 @@ if TYPE_CHECKING:
 MAX_GRID_Y = 65_535
 
 
-#: task records whose words an int32 counts
-MAX_TASKS = 2**31 // RECORD - 1
-
-
-def task_capacity(slots: int, batch: int, kv_heads: int) -> int:
-    """Task records that the planner fills: a task for every slot of a head, or, where sequences fill half of them, a few for each slot and one more for each sequence."""
+def task_capacity(slots: int, batch: int, kv_heads: int, words: int = RECORD) -> int:
+    """Task records that the planner fills: a task for every slot of a head, or, where sequences fill half of them, a few for each slot and one more for each sequence; words: int32 words of a record."""
     per_head = max(slots // kv_heads, 1)
     tasks = kv_heads * (per_head if 2 * batch < per_head else WAVES * per_head + batch)
-    if tasks > MAX_TASKS:
-        raise InputError(f"batch: {batch} sequences of {kv_heads} kv heads are {tasks} tasks, and a task map has {MAX_TASKS} at most")
+    most = 2**31 // words - 1
+    if tasks > most:
+        raise InputError(f"batch: {batch} sequences of {kv_heads} kv heads are {tasks} tasks, and a task map of {words} words each has {most} at most")
     return tasks
 
 
-def idle_tasks(count: int, device: Any) -> torch.Tensor:
+def idle_tasks(count: int, device: Any, words: int = RECORD) -> torch.Tensor:
     """`count` records that keep their CTAs idle, int32: a task map before it is planned."""
     import torch
 
-    records = torch.zeros(count, RECORD, dtype=torch.int32, device=device)
+    records = torch.zeros(count, words, dtype=torch.int32, device=device)
     records[:, SLOT_WORD] = IDLE
     return records.view(-1)
 
@@ -60,14 +57,14 @@ class DecodePlan(Plan):
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
         if "tasks" in self.workspace:
-            self.workspace["tasks"] = idle_tasks(self.tasks, self.device)
+            self.workspace["tasks"] = idle_tasks(self.tasks, self.device, self.kernel.mainloop.schedule.record_words)
 
     def _sizes(self) -> Needs:
         schedule, problem = self.kernel.mainloop.schedule, self.kernel.problem
         pairs = self.batch * self.kv_heads
         self.slots = self.slots or self.executor.resident_ctas(self.entry)
         if schedule.PLANNED:
-            self.tasks = task_capacity(self.slots, self.batch, self.kv_heads)
+            self.tasks = task_capacity(self.slots, self.batch, self.kv_heads, schedule.record_words)
             partials = self.tasks
         else:
             self.tasks = pairs * schedule.splits
@@ -77,7 +74,7 @@ class DecodePlan(Plan):
         if "counters" in self.arguments:
             needs["counters"] = (DType.I32, max(pairs, 1) * 2)
         if schedule.PLANNED:
-            needs["tasks"] = (DType.I32, self.tasks * RECORD)
+            needs["tasks"] = (DType.I32, self.tasks * schedule.record_words)
         return needs
 
     @property
@@ -86,17 +83,25 @@ class DecodePlan(Plan):
         problem = self.kernel.problem
         return self.executor.l2_bytes() // (64 * (problem.head_dim + problem.v_dim) * problem.dtype.nbytes * self.kv_heads)
 
-    def schedule(self, kv_lens: torch.Tensor, *, new_kv_included: bool = True, workspace: Workspace | None = None, **extra: Any) -> None:
+    def schedule(
+        self, kv_lens: torch.Tensor, *, block_ids: torch.Tensor | None = None, new_kv_included: bool = True, workspace: Workspace | None = None, **extra: Any
+    ) -> None:
         """Launch the planner for these lengths; one call serves all layers of a step.  Nothing is read on the host.
 
+        `block_ids`: the step's page ids, as `run` takes them; needed where records hold page ids (`schedule.page_ids`), and not used elsewhere.
         `workspace` with "tasks": the caller's records to fill, `needs["tasks"]` of them.  `extra`: arguments of blocks, as `run` takes them; those that say how
         much is read matter here.
         """
         inputs.check_lens(kv_lens, self.batch, self.device)
         self._check_planner()
+        values: dict[str, Any] = {"kv_lens": kv_lens, "new_tokens": self._new_tokens(new_kv_included)}
+        if self.kernel.mainloop.schedule.page_ids:
+            if block_ids is None:
+                raise InputError(f"block_ids: missing; the task records of {self.kernel.name} hold page ids (schedule.page_ids)")
+            inputs.check_table(block_ids, kv_lens, self.batch, self.device)
+            values |= {"block_ids": block_ids, "block_ids_stride": block_ids.stride(0)}
         if self.batch:
-            values = self._with_extra({"kv_lens": kv_lens, "new_tokens": self._new_tokens(new_kv_included)}, extra, "plan_tasks")
-            self._launch("plan_tasks", (self.tasks,), values, self._tensors(("tasks",), workspace))
+            self._launch("plan_tasks", (self.tasks,), self._with_extra(values, extra, "plan_tasks"), self._tensors(("tasks",), workspace))
         self._own_records_filled |= "tasks" not in (workspace or {})
 
     def run(
@@ -134,10 +139,10 @@ class DecodePlan(Plan):
             q_scale, k_scale, v_scale: float32 scales of fp8 tensors.  Q: [batch * query tokens, query heads].  Scales per_tensor: K and V [1].
                 Scales per_token_head: K [pages, page / 32, kv heads, 32] or the same bytes as e4m3 (the extra rows of the K cache), V [kv heads].
                 Scales per_token_head_kv: V as K.
-            scheduled: `schedule` was called for these lengths already.
+            scheduled: `schedule` was called for these lengths already (and, with `schedule.page_ids`, for this page table).
             workspace: tensors to use in place of the plan's own, by the names of `needs` and at least as large; counters start at zero and are
                 left at zero.  Needed in full where the plan owns none.
-            debug: read lengths and page ids on the host first and refuse what is out of range.
+            debug: read lengths and page ids on the host first and refuse what is out of range, and a task map that is not the one of this batch.
             extra: tensors or numbers for arguments that blocks of a variant bring, by name.
 
         Returns:
@@ -179,13 +184,22 @@ class DecodePlan(Plan):
             return out, lse
         if self.planned:
             if not scheduled:
-                self.schedule(kv_lens, new_kv_included=new_kv_included, workspace=workspace, **extra)
+                self.schedule(kv_lens, block_ids=block_ids, new_kv_included=new_kv_included, workspace=workspace, **extra)
+            elif debug:
+                self._check_records(held["tasks"], kv_lens, block_ids=block_ids, new_kv_included=new_kv_included, **extra)
             grid: tuple[int, ...] = (self.tasks,)
         else:
             grid = (self.kernel.mainloop.schedule.splits // self.kernel.resources.cluster, self.batch * self.kv_heads)
         for entry in (self.entry, *self.kernel.mainloop.reduce.ENTRIES):
             self._launch(entry, grid, values, held)
         return out, lse
+
+    def _check_records(self, records: torch.Tensor, kv_lens: torch.Tensor, **given: Any) -> None:
+        """Debug mode: a task map is what the planner makes of this batch now."""
+        wanted = idle_tasks(self.tasks, self.device, self.kernel.mainloop.schedule.record_words)
+        self.schedule(kv_lens, workspace={"tasks": wanted}, **given)
+        if not records[: len(wanted)].equal(wanted):
+            raise InputError(f"scheduled: the task map is another batch's; plan it again where {'kv_lens or block_ids' if given['block_ids'] is not None else 'kv_lens'} change")
 
     def _new_tokens(self, new_kv_included: bool) -> int:
         if not isinstance(new_kv_included, bool):

@@ -1,7 +1,7 @@
 """Task records: what schedulers that plan on the GPU and the plans that own the records agree on."""
 
-#: int32 words of a record
-RECORD = 8
+#: int32 words of a record, and the page ids that may follow them in a record of decode: one for each lane of a producer warp
+RECORD, RECORD_PAGES = 8, 32
 #: tasks for each slot of a decode step with much to read in many sequences: CTAs that end early take another
 WAVES = 4
 #: the word that holds the partial slot (-1: the sequence is not split), and its value in an idle record
