@@ -228,7 +228,8 @@ def wait_at_least(pointer, value):
 
 @gluon.jit
 def take_ticket(pointer):
-    assembly: constexpr = _one_thread(gl.num_warps(), "mov.u32 $0, -1; @one atom.relaxed.gpu.global.add.u32 $0, [$1], 1;")
+    # inc, which never wraps here: the additions of a warp the compiler adds up first, and hands each its share as soon as the memory has answered, which is a wait
+    assembly: constexpr = _one_thread(gl.num_warps(), "mov.u32 $0, -1; @one atom.relaxed.gpu.global.inc.u32 $0, [$1], 0x7fffffff;")
     return gl.inline_asm_elementwise(assembly, "=&r,l", [pointer], dtype=gl.int32, is_pure=False, pack=1)
 
 
