@@ -94,6 +94,14 @@ def partial_arguments() -> tuple[Argument, ...]:
 
 
 @jit
+def elements(keep, d):
+    """`keep`, and of a head that is padded only what it has."""
+    if VALUES_PADDED:
+        keep = keep & (d < VALUE_ELEMENTS)
+    return keep
+
+
+@jit
 def finish(args, o, m, l, unit, seq, head, slot, first_slot, splits, flags, states, sums, landed):
     """Write the rows of an unsplit sequence (slot -1), or join the merge of a split one (slot >= 0); slot -2 is an idle CTA."""
     row = cols(o)
@@ -170,18 +178,20 @@ def add_whole_partials(args, m, l, acc, r, d, keep, first_slot, first, splits):
 @jit
 def add_slices(args, m, l, acc, row, d, first_slot, first, splits):
     """SLICE_UNROLL times SLICE_ROWS partials from `first` on join the states of the tile's rows."""
+    part = rows(acc)
+    slot = as_int64(first_slot + first)
+    # one address a row: those of further reads differ by constants, which are part of the instructions
+    ml = args.partial_ml + slot * (2 * COLUMNS) + (part * (2 * COLUMNS) + row)
+    o = args.partial_o + slot * (COLUMNS * VALUE_DIM) + ((part * (COLUMNS * VALUE_DIM) + row * VALUE_DIM)[:, None] + d[None, :])
+    left = splits - first - part
     more_m = ()
     more_l = ()
     more_o = ()
     for u in static_range(SLICE_UNROLL):
-        part = first + u * SLICE_ROWS + rows(acc)
-        here = part < splits
-        slot = as_int64(first_slot + part)
-        ml = args.partial_ml + slot * (2 * COLUMNS) + row
-        o = args.partial_o + (slot * (COLUMNS * VALUE_DIM) + row * VALUE_DIM)[:, None] + d[None, :]
-        more_m = more_m + (load(ml, mask=here, other=float("-inf"), cache_modifier=".cg"),)
-        more_l = more_l + (load(ml + COLUMNS, mask=here, other=0.0, cache_modifier=".cg"),)
-        more_o = more_o + (load(o, mask=here[:, None] & (d < VALUE_ELEMENTS if VALUES_PADDED else d >= 0)[None, :], other=0.0, cache_modifier=".cg"),)
+        here = left > u * SLICE_ROWS
+        more_m = more_m + (load(ml + u * SLICE_ROWS * 2 * COLUMNS, mask=here, other=float("-inf"), cache_modifier=".cg"),)
+        more_l = more_l + (load(ml + (u * SLICE_ROWS * 2 + 1) * COLUMNS, mask=here, other=0.0, cache_modifier=".cg"),)
+        more_o = more_o + (load(o + u * SLICE_ROWS * COLUMNS * VALUE_DIM, mask=elements(here[:, None], d[None, :]), other=0.0, cache_modifier=".cg"),)
     return merge_states(m, l, acc, more_m, more_l, more_o)
 
 
