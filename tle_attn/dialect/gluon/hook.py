@@ -13,7 +13,7 @@ from triton.experimental.gluon.language._core import builtin
 
 # ---- the compile hook: shared-memory addresses, and clusters of CTAs compiled one program per CTA
 # Assembly that needs the hook starts with this word, which ptxas refuses and only the hook removes.
-_HOOK = "tle_attn_compile_hook_2"
+_HOOK = "tle_attn_compile_hook_3"
 _ADDRESS_WIDTH = 64 if triton.__version__.startswith("3.6.") else 32  # of the compiler's operation that gives the address of a buffer
 _ADDRESS = re.compile(
     r"(?P<result>%[\w#]+) = ttg\.local_load (?P<buffer>%[\w#]+) \{[^}]*" + _HOOK
