@@ -161,17 +161,18 @@ def merge_states(m, l, acc, more_m, more_l, more_o):
 @jit
 def add_whole_partials(args, m, l, acc, r, d, keep, first_slot, first, splits):
     """MERGE_UNROLL partials from `first` on join the state of every query row."""
+    slot = as_int64(first_slot + first)
+    # one address a row: those of further partials differ by constants, which are part of the instructions
+    ml = args.partial_ml + slot * (2 * COLUMNS) + r
+    o = args.partial_o + slot * (COLUMNS * VALUE_DIM) + ((r * VALUE_DIM)[:, None] + d[None, :])
     more_m = ()
     more_l = ()
     more_o = ()
     for u in static_range(MERGE_UNROLL):
         here = first + u < splits
-        slot = as_int64(first_slot + first + u)
-        ml = args.partial_ml + slot * (2 * COLUMNS)
-        o = args.partial_o + slot * (COLUMNS * VALUE_DIM) + (r * VALUE_DIM)[:, None] + d[None, :]
-        more_m = more_m + (load(ml + r, mask=(r < ROWS) & here, other=float("-inf"), cache_modifier=".cg"),)
-        more_l = more_l + (load(ml + COLUMNS + r, mask=(r < ROWS) & here, other=0.0, cache_modifier=".cg"),)
-        more_o = more_o + (load(o, mask=keep & here, other=0.0, cache_modifier=".cg"),)
+        more_m = more_m + (load(ml + u * 2 * COLUMNS, mask=(r < ROWS) & here, other=float("-inf"), cache_modifier=".cg"),)
+        more_l = more_l + (load(ml + (u * 2 + 1) * COLUMNS, mask=(r < ROWS) & here, other=0.0, cache_modifier=".cg"),)
+        more_o = more_o + (load(o + u * COLUMNS * VALUE_DIM, mask=keep & here, other=0.0, cache_modifier=".cg"),)
     return merge_states(m, l, acc, more_m, more_l, more_o)
 
 
