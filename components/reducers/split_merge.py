@@ -94,14 +94,6 @@ def partial_arguments() -> tuple[Argument, ...]:
 
 
 @jit
-def elements(keep, d):
-    """`keep`, and of a head that is padded only what it has."""
-    if VALUES_PADDED:
-        keep = keep & (d < VALUE_ELEMENTS)
-    return keep
-
-
-@jit
 def finish(args, o, m, l, unit, seq, head, slot, first_slot, splits, flags, states, sums, landed):
     """Write the rows of an unsplit sequence (slot -1), or join the merge of a split one (slot >= 0); slot -2 is an idle CTA."""
     row = cols(o)
@@ -192,7 +184,10 @@ def add_slices(args, m, l, acc, row, d, first_slot, first, splits):
         here = left > u * SLICE_ROWS
         more_m = more_m + (load(ml + u * SLICE_ROWS * 2 * COLUMNS, mask=here, other=float("-inf"), cache_modifier=".cg"),)
         more_l = more_l + (load(ml + (u * SLICE_ROWS * 2 + 1) * COLUMNS, mask=here, other=0.0, cache_modifier=".cg"),)
-        more_o = more_o + (load(o + u * SLICE_ROWS * COLUMNS * VALUE_DIM, mask=elements(here[:, None], d[None, :]), other=0.0, cache_modifier=".cg"),)
+        there = here[:, None]
+        if VALUES_PADDED:
+            there = there & (d < VALUE_ELEMENTS)[None, :]
+        more_o = more_o + (load(o + u * SLICE_ROWS * COLUMNS * VALUE_DIM, mask=there, other=0.0, cache_modifier=".cg"),)
     return merge_states(m, l, acc, more_m, more_l, more_o)
 
 
