@@ -146,7 +146,7 @@ class Bench:
         graph = capture(attend)
         times = {"us": self.timer.us(graph), "us_cold": self.timer.us_cold(graph), "us_b2b": self.timer.us_back_to_back(attend)}
         if planned:
-            times["us_plan"] = self.timer.us(capture(lambda: plan.schedule(problem.kv_lens)))
+            times["us_plan"] = self.timer.us(capture(lambda: plan.schedule(**problem.lengths)))
             times["us_with_plan"] = self.timer.us(capture(both))
         out.fill_(float("nan"))
         graph.replay()

@@ -78,7 +78,7 @@ def measure(kernel: Kernel, problem: DecodeProblem, timer: Timer) -> tuple[dict[
     torch.cuda.synchronize()
     graph = capture(lambda: plan.run(*tensors, out=out, scheduled=planned, **problem.scales))
     times: dict[str, Any] = {"us": timer.us(graph), "us_cold": timer.us_cold(graph)}
-    times["us_plan"] = timer.us(capture(lambda: plan.schedule(problem.kv_lens))) if planned else None
+    times["us_plan"] = timer.us(capture(lambda: plan.schedule(**problem.lengths))) if planned else None
     return times, out
 
 

@@ -227,7 +227,8 @@ def open_pages(block_ids, block_ids_stride, seq, first, kv_len):
     """State of a walk over a task's pages: the sequence's page ids, the block in use, the next block, and the page where the next begins."""
     page_row = block_ids + as_int64(seq) * block_ids_stride
     start = first_page(first)
-    return page_row, page_block(page_row, start, kv_len), page_block(page_row, start + PAGE_BLOCK, kv_len), start + PAGE_BLOCK
+    ids = page_block(page_row, start, kv_len)
+    return page_row, ids, page_block(page_row, start + PAGE_BLOCK, kv_len), start + PAGE_BLOCK
 
 
 @jit
@@ -437,17 +438,18 @@ def merge_states(m, l, acc, more_m, more_l, more_o):
 @jit
 def add_whole_partials(partial_o, partial_ml, m, l, acc, r, d, keep, first_slot, first, splits):
     """MERGE_UNROLL partials from `first` on join the state of every query row."""
+    slot = as_int64(first_slot + first)
+    # one address a row: those of further partials differ by constants, which are part of the instructions
+    ml = partial_ml + slot * (2 * COLUMNS) + r
+    o = partial_o + slot * (COLUMNS * HEAD_DIM) + ((r * HEAD_DIM)[:, None] + d[None, :])
     more_m = ()
     more_l = ()
     more_o = ()
     for u in static_range(MERGE_UNROLL):
         here = first + u < splits
-        slot = as_int64(first_slot + first + u)
-        ml = partial_ml + slot * (2 * COLUMNS)
-        o = partial_o + slot * (COLUMNS * HEAD_DIM) + (r * HEAD_DIM)[:, None] + d[None, :]
-        more_m = more_m + (load(ml + r, mask=(r < ROWS) & here, other=float("-inf"), cache_modifier=".cg"),)
-        more_l = more_l + (load(ml + COLUMNS + r, mask=(r < ROWS) & here, other=0.0, cache_modifier=".cg"),)
-        more_o = more_o + (load(o, mask=keep & here, other=0.0, cache_modifier=".cg"),)
+        more_m = more_m + (load(ml + u * 2 * COLUMNS, mask=(r < ROWS) & here, other=float("-inf"), cache_modifier=".cg"),)
+        more_l = more_l + (load(ml + (u * 2 + 1) * COLUMNS, mask=(r < ROWS) & here, other=0.0, cache_modifier=".cg"),)
+        more_o = more_o + (load(o + u * COLUMNS * HEAD_DIM, mask=keep & here, other=0.0, cache_modifier=".cg"),)
     return merge_states(m, l, acc, more_m, more_l, more_o)
 
 
@@ -592,7 +594,7 @@ def decode(
     partial_ml, counters, out, out_token_stride, out_head_stride,
 ):
     """One task of the batch: every query row of a (sequence, key/value head) pair against a run of its keys."""
-    # before the set-up, which hides the load
+    # before the set-up, which hides the loads
     seq, head, first, count, kv_len, slot, first_slot, splits, flags = task(kv_lens, new_tokens, kv_heads)
     k_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
     v_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)

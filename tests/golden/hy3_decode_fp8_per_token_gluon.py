@@ -222,7 +222,8 @@ def wait_at_least(pointer, value):
 
 @gluon.jit
 def take_ticket(pointer):
-    assembly: constexpr = _one_thread(gl.num_warps(), "mov.u32 $0, -1; @one atom.relaxed.gpu.global.add.u32 $0, [$1], 1;")
+    # inc, which never wraps here: the additions of a warp the compiler adds up first, and hands each its share as soon as the memory has answered, which is a wait
+    assembly: constexpr = _one_thread(gl.num_warps(), "mov.u32 $0, -1; @one atom.relaxed.gpu.global.inc.u32 $0, [$1], 0x7fffffff;")
     return gl.inline_asm_elementwise(assembly, "=&r,l", [pointer], dtype=gl.int32, is_pure=False, pack=1)
 
 
@@ -414,7 +415,7 @@ def wgmma_wait(pendings: constexpr, acc):
 
 # ---- the compile hook: shared-memory addresses, and clusters of CTAs compiled one program per CTA
 # Assembly that needs the hook starts with this word, which ptxas refuses and only the hook removes.
-_HOOK = "tle_attn_compile_hook_2"
+_HOOK = "tle_attn_compile_hook_3"
 _ADDRESS_WIDTH = 64 if triton.__version__.startswith("3.6.") else 32  # of the compiler's operation that gives the address of a buffer
 _ADDRESS = re.compile(
     r"(?P<result>%[\w#]+) = ttg\.local_load (?P<buffer>%[\w#]+) \{[^}]*" + _HOOK
@@ -472,6 +473,13 @@ def _hook_ptx(text, metadata, barriers, role_0_warps):
         start = text.index("\n", text.index("// %bb.0:", text.index(".entry"))) + 1
         others = f"{{ .reg .pred other; .reg .b32 thread; mov.u32 thread, %tid.x; setp.ge.u32 other, thread, {32 * role_0_warps}; @other barrier.cluster.arrive.relaxed; }}\n"
         text = text[:start] + others + text[start:]
+    # roles find their code by a jump table, whose entry is a load from constant memory that nobody has asked for before: compare and branch instead
+    def branches(table):
+        targets = re.findall(r"\$\w+", table["targets"])
+        return "".join(f"{{ .reg .pred here; setp.eq.u32 here, {table['index']}, {i}; @here bra {target}; }}\n" for i, target in enumerate(targets))
+
+    if _HOOK in text:
+        text = re.sub(r"(?P<label>\$L_brx_\d+): \.branchtargets(?P<targets>[^;]*);\s*brx\.idx\s+(?P<index>%r\d+), (?P=label);\n", branches, text)
     descriptors = re.findall(r"\.param \.align 64 \.b8 (\w+)\[128\]", text)
     if descriptors and _HOOK in text:  # their way from memory is as long as that of the first data
         start = text.index("\n", text.index("// %bb.0:", text.index(".entry"))) + 1
@@ -682,7 +690,8 @@ def open_pages(block_ids, block_ids_stride, seq, first, kv_len):
     """State of a walk over a task's pages: the sequence's page ids, the block in use, the next block, and the page where the next begins."""
     page_row = block_ids + as_int64(seq) * block_ids_stride
     start = first_page(first)
-    return page_row, page_block(page_row, start, kv_len), page_block(page_row, start + PAGE_BLOCK, kv_len), start + PAGE_BLOCK
+    ids = page_block(page_row, start, kv_len)
+    return page_row, ids, page_block(page_row, start + PAGE_BLOCK, kv_len), start + PAGE_BLOCK
 
 
 @jit
@@ -1020,35 +1029,39 @@ def merge_states(m, l, acc, more_m, more_l, more_o):
 @jit
 def add_whole_partials(partial_o, partial_ml, m, l, acc, r, d, keep, first_slot, first, splits):
     """MERGE_UNROLL partials from `first` on join the state of every query row."""
+    slot = as_int64(first_slot + first)
+    # one address a row: those of further partials differ by constants, which are part of the instructions
+    ml = partial_ml + slot * (2 * COLUMNS) + r
+    o = partial_o + slot * (COLUMNS * HEAD_DIM) + ((r * HEAD_DIM)[:, None] + d[None, :])
     more_m = ()
     more_l = ()
     more_o = ()
     for u in static_range(MERGE_UNROLL):
         here = first + u < splits
-        slot = as_int64(first_slot + first + u)
-        ml = partial_ml + slot * (2 * COLUMNS)
-        o = partial_o + slot * (COLUMNS * HEAD_DIM) + (r * HEAD_DIM)[:, None] + d[None, :]
-        more_m = more_m + (load(ml + r, mask=(r < ROWS) & here, other=float("-inf"), cache_modifier=".cg"),)
-        more_l = more_l + (load(ml + COLUMNS + r, mask=(r < ROWS) & here, other=0.0, cache_modifier=".cg"),)
-        more_o = more_o + (load(o, mask=keep & here, other=0.0, cache_modifier=".cg"),)
+        more_m = more_m + (load(ml + u * 2 * COLUMNS, mask=(r < ROWS) & here, other=float("-inf"), cache_modifier=".cg"),)
+        more_l = more_l + (load(ml + (u * 2 + 1) * COLUMNS, mask=(r < ROWS) & here, other=0.0, cache_modifier=".cg"),)
+        more_o = more_o + (load(o + u * COLUMNS * HEAD_DIM, mask=keep & here, other=0.0, cache_modifier=".cg"),)
     return merge_states(m, l, acc, more_m, more_l, more_o)
 
 
 @jit
 def add_slices(partial_o, partial_ml, m, l, acc, row, d, first_slot, first, splits):
     """SLICE_UNROLL times SLICE_ROWS partials from `first` on join the states of the tile's rows."""
+    part = rows(acc)
+    slot = as_int64(first_slot + first)
+    # one address a row: those of further reads differ by constants, which are part of the instructions
+    ml = partial_ml + slot * (2 * COLUMNS) + (part * (2 * COLUMNS) + row)
+    o = partial_o + slot * (COLUMNS * HEAD_DIM) + ((part * (COLUMNS * HEAD_DIM) + row * HEAD_DIM)[:, None] + d[None, :])
+    left = splits - first - part
     more_m = ()
     more_l = ()
     more_o = ()
     for u in static_range(SLICE_UNROLL):
-        part = first + u * SLICE_ROWS + rows(acc)
-        here = part < splits
-        slot = as_int64(first_slot + part)
-        ml = partial_ml + slot * (2 * COLUMNS) + row
-        o = partial_o + (slot * (COLUMNS * HEAD_DIM) + row * HEAD_DIM)[:, None] + d[None, :]
-        more_m = more_m + (load(ml, mask=here, other=float("-inf"), cache_modifier=".cg"),)
-        more_l = more_l + (load(ml + COLUMNS, mask=here, other=0.0, cache_modifier=".cg"),)
-        more_o = more_o + (load(o, mask=here[:, None] & (d >= 0)[None, :], other=0.0, cache_modifier=".cg"),)
+        here = left > u * SLICE_ROWS
+        more_m = more_m + (load(ml + u * SLICE_ROWS * 2 * COLUMNS, mask=here, other=float("-inf"), cache_modifier=".cg"),)
+        more_l = more_l + (load(ml + (u * SLICE_ROWS * 2 + 1) * COLUMNS, mask=here, other=0.0, cache_modifier=".cg"),)
+        there = here[:, None]
+        more_o = more_o + (load(o + u * SLICE_ROWS * COLUMNS * HEAD_DIM, mask=there, other=0.0, cache_modifier=".cg"),)
     return merge_states(m, l, acc, more_m, more_l, more_o)
 
 
@@ -1295,7 +1308,7 @@ def decode(
     out_token_stride, out_head_stride,
 ):
     """One task of the batch: every query row of a (sequence, key/value head) pair against a run of its keys."""
-    # before the set-up, which hides the load
+    # before the set-up, which hides the loads
     seq, head, first, count, kv_len, slot, first_slot, splits, flags = task(tasks)
     k_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
     v_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)

@@ -439,7 +439,7 @@ def wgmma_wait(pendings: constexpr, acc):
 
 # ---- the compile hook: shared-memory addresses, and clusters of CTAs compiled one program per CTA
 # Assembly that needs the hook starts with this word, which ptxas refuses and only the hook removes.
-_HOOK = "tle_attn_compile_hook_2"
+_HOOK = "tle_attn_compile_hook_3"
 _ADDRESS_WIDTH = 64 if triton.__version__.startswith("3.6.") else 32  # of the compiler's operation that gives the address of a buffer
 _ADDRESS = re.compile(
     r"(?P<result>%[\w#]+) = ttg\.local_load (?P<buffer>%[\w#]+) \{[^}]*" + _HOOK
@@ -497,6 +497,13 @@ def _hook_ptx(text, metadata, barriers, role_0_warps):
         start = text.index("\n", text.index("// %bb.0:", text.index(".entry"))) + 1
         others = f"{{ .reg .pred other; .reg .b32 thread; mov.u32 thread, %tid.x; setp.ge.u32 other, thread, {32 * role_0_warps}; @other barrier.cluster.arrive.relaxed; }}\n"
         text = text[:start] + others + text[start:]
+    # roles find their code by a jump table, whose entry is a load from constant memory that nobody has asked for before: compare and branch instead
+    def branches(table):
+        targets = re.findall(r"\$\w+", table["targets"])
+        return "".join(f"{{ .reg .pred here; setp.eq.u32 here, {table['index']}, {i}; @here bra {target}; }}\n" for i, target in enumerate(targets))
+
+    if _HOOK in text:
+        text = re.sub(r"(?P<label>\$L_brx_\d+): \.branchtargets(?P<targets>[^;]*);\s*brx\.idx\s+(?P<index>%r\d+), (?P=label);\n", branches, text)
     descriptors = re.findall(r"\.param \.align 64 \.b8 (\w+)\[128\]", text)
     if descriptors and _HOOK in text:  # their way from memory is as long as that of the first data
         start = text.index("\n", text.index("// %bb.0:", text.index(".entry"))) + 1

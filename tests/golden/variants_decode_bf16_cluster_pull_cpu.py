@@ -150,7 +150,8 @@ def open_pages(block_ids, block_ids_stride, seq, first, kv_len):
     """State of a walk over a task's pages: the sequence's page ids, the block in use, the next block, and the page where the next begins."""
     page_row = block_ids + as_int64(seq) * block_ids_stride
     start = first_page(first)
-    return page_row, page_block(page_row, start, kv_len), page_block(page_row, start + PAGE_BLOCK, kv_len), start + PAGE_BLOCK
+    ids = page_block(page_row, start, kv_len)
+    return page_row, ids, page_block(page_row, start + PAGE_BLOCK, kv_len), start + PAGE_BLOCK
 
 
 @jit
@@ -528,7 +529,7 @@ def decode(
 ):
     """One task of the batch: every query row of a (sequence, key/value head) pair against a run of its keys."""
     cluster_dims(CLUSTER)
-    # before the set-up, which hides the load
+    # before the set-up, which hides the loads
     seq, head, first, count, kv_len, slot, first_slot, splits, flags = task(kv_lens, new_tokens, kv_heads)
     k_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
     v_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)

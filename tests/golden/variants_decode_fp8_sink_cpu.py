@@ -182,7 +182,8 @@ def open_pages(block_ids, block_ids_stride, seq, first, kv_len):
     """State of a walk over a task's pages: the sequence's page ids, the block in use, the next block, and the page where the next begins."""
     page_row = block_ids + as_int64(seq) * block_ids_stride
     start = first_page(first)
-    return page_row, page_block(page_row, start, kv_len), page_block(page_row, start + PAGE_BLOCK, kv_len), start + PAGE_BLOCK
+    ids = page_block(page_row, start, kv_len)
+    return page_row, ids, page_block(page_row, start + PAGE_BLOCK, kv_len), start + PAGE_BLOCK
 
 
 @jit
@@ -498,35 +499,39 @@ def merge_states(m, l, acc, more_m, more_l, more_o):
 @jit
 def add_whole_partials(partial_o, partial_ml, m, l, acc, r, d, keep, first_slot, first, splits):
     """MERGE_UNROLL partials from `first` on join the state of every query row."""
+    slot = as_int64(first_slot + first)
+    # one address a row: those of further partials differ by constants, which are part of the instructions
+    ml = partial_ml + slot * (2 * COLUMNS) + r
+    o = partial_o + slot * (COLUMNS * HEAD_DIM) + ((r * HEAD_DIM)[:, None] + d[None, :])
     more_m = ()
     more_l = ()
     more_o = ()
     for u in static_range(MERGE_UNROLL):
         here = first + u < splits
-        slot = as_int64(first_slot + first + u)
-        ml = partial_ml + slot * (2 * COLUMNS)
-        o = partial_o + slot * (COLUMNS * HEAD_DIM) + (r * HEAD_DIM)[:, None] + d[None, :]
-        more_m = more_m + (load(ml + r, mask=(r < ROWS) & here, other=float("-inf"), cache_modifier=".cg"),)
-        more_l = more_l + (load(ml + COLUMNS + r, mask=(r < ROWS) & here, other=0.0, cache_modifier=".cg"),)
-        more_o = more_o + (load(o, mask=keep & here, other=0.0, cache_modifier=".cg"),)
+        more_m = more_m + (load(ml + u * 2 * COLUMNS, mask=(r < ROWS) & here, other=float("-inf"), cache_modifier=".cg"),)
+        more_l = more_l + (load(ml + (u * 2 + 1) * COLUMNS, mask=(r < ROWS) & here, other=0.0, cache_modifier=".cg"),)
+        more_o = more_o + (load(o + u * COLUMNS * HEAD_DIM, mask=keep & here, other=0.0, cache_modifier=".cg"),)
     return merge_states(m, l, acc, more_m, more_l, more_o)
 
 
 @jit
 def add_slices(partial_o, partial_ml, m, l, acc, row, d, first_slot, first, splits):
     """SLICE_UNROLL times SLICE_ROWS partials from `first` on join the states of the tile's rows."""
+    part = rows(acc)
+    slot = as_int64(first_slot + first)
+    # one address a row: those of further reads differ by constants, which are part of the instructions
+    ml = partial_ml + slot * (2 * COLUMNS) + (part * (2 * COLUMNS) + row)
+    o = partial_o + slot * (COLUMNS * HEAD_DIM) + ((part * (COLUMNS * HEAD_DIM) + row * HEAD_DIM)[:, None] + d[None, :])
+    left = splits - first - part
     more_m = ()
     more_l = ()
     more_o = ()
     for u in static_range(SLICE_UNROLL):
-        part = first + u * SLICE_ROWS + rows(acc)
-        here = part < splits
-        slot = as_int64(first_slot + part)
-        ml = partial_ml + slot * (2 * COLUMNS) + row
-        o = partial_o + (slot * (COLUMNS * HEAD_DIM) + row * HEAD_DIM)[:, None] + d[None, :]
-        more_m = more_m + (load(ml, mask=here, other=float("-inf"), cache_modifier=".cg"),)
-        more_l = more_l + (load(ml + COLUMNS, mask=here, other=0.0, cache_modifier=".cg"),)
-        more_o = more_o + (load(o, mask=here[:, None] & (d >= 0)[None, :], other=0.0, cache_modifier=".cg"),)
+        here = left > u * SLICE_ROWS
+        more_m = more_m + (load(ml + u * SLICE_ROWS * 2 * COLUMNS, mask=here, other=float("-inf"), cache_modifier=".cg"),)
+        more_l = more_l + (load(ml + (u * SLICE_ROWS * 2 + 1) * COLUMNS, mask=here, other=0.0, cache_modifier=".cg"),)
+        there = here[:, None]
+        more_o = more_o + (load(o + u * SLICE_ROWS * COLUMNS * HEAD_DIM, mask=there, other=0.0, cache_modifier=".cg"),)
     return merge_states(m, l, acc, more_m, more_l, more_o)
 
 
@@ -764,7 +769,7 @@ def decode(
     sinks, tasks, kv_heads, partial_o, partial_ml, counters, out, out_token_stride, out_head_stride,
 ):
     """One task of the batch: every query row of a (sequence, key/value head) pair against a run of its keys."""
-    # before the set-up, which hides the load
+    # before the set-up, which hides the loads
     seq, head, first, count, kv_len, slot, first_slot, splits, flags = task(tasks)
     k_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
     v_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)

@@ -32,6 +32,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "softmax.maximum": ("exact", "lazy", "never"),
     "softmax.p_exponent": (0, 7, 30),
     "schedule.min_tokens": (64, 128, 512, 100),
+    "schedule.page_ids": (True, True, "yes"),
     "schedule.pdl": (True, False, 2),
     "reduce.poll_above": (0, 1, 8, -1),
     "reduce.block": ("detached_merge", "detached"),

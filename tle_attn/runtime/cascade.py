@@ -88,11 +88,22 @@ class CascadePlan:
     def workspace_bytes(self) -> int:
         return self.prefix.workspace_bytes + self.suffix.workspace_bytes
 
-    def schedule(self, prefix_lens: torch.Tensor, suffix_lens: torch.Tensor, *, new_kv_included: bool = True) -> None:
-        """Launch the planners for these lengths; one call serves all layers of a step.  For recipes with a task map."""
+    def schedule(
+        self,
+        prefix_lens: torch.Tensor,
+        suffix_lens: torch.Tensor,
+        *,
+        prefix_ids: torch.Tensor | None = None,
+        suffix_ids: torch.Tensor | None = None,
+        new_kv_included: bool = True,
+    ) -> None:
+        """Launch the planners for these lengths; one call serves all layers of a step.  For recipes with a task map; the page ids where its records hold them."""
         inputs.want(prefix_lens, "prefix_lens", DType.I32, (len(self.groups),), self.device, "groups")
-        self.prefix.schedule(self._of_chunks(prefix_lens))
-        self.suffix.schedule(suffix_lens, new_kv_included=new_kv_included)
+        if prefix_ids is not None:
+            inputs.want(prefix_ids, "prefix_ids", DType.I32, (len(self.groups), None), self.device, "groups, pages")
+            prefix_ids = self._of_chunks(prefix_ids)
+        self.prefix.schedule(self._of_chunks(prefix_lens), block_ids=prefix_ids)
+        self.suffix.schedule(suffix_lens, block_ids=suffix_ids, new_kv_included=new_kv_included)
 
     def run(
         self,

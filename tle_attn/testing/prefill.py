@@ -40,7 +40,7 @@ class PrefillProblem(PagedProblem):
         return {**super().geometry, "max_query_rows": len(self.q)}
 
     @property
-    def lengths(self) -> dict[str, Tensor]:
+    def lengths(self) -> dict[str, Any]:
         return {**super().lengths, "cu_seqlens_q": self.cu_seqlens_q}
 
     @property

@@ -35,7 +35,7 @@ class PagedProblem:
         return {"batch": len(self.kv_lens), "query_heads": self.q.shape[1], "kv_heads": self.k_cache.shape[2]}
 
     @property
-    def lengths(self) -> dict[str, Tensor]:
+    def lengths(self) -> dict[str, Any]:
         """What `Plan.schedule` takes, as keyword arguments."""
         return {"kv_lens": self.kv_lens}
 
@@ -73,6 +73,10 @@ class DecodeProblem(PagedProblem):
     """`query_tokens` queries for each sequence: T = B query_tokens.  q_scale [T, Hq]."""
 
     query_tokens: int
+
+    @property
+    def lengths(self) -> dict[str, Any]:
+        return {**super().lengths, "block_ids": self.inputs["block_ids"]}
 
     def reference(self, **options) -> tuple[Tensor, Tensor | None]:
         """(out, lse) of `tle_attn.oracle.attention`; FP8 problems quantise P unless told otherwise."""
