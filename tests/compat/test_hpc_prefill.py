@@ -75,6 +75,7 @@ class TestResults:
 REFUSED = {
     "quant type": ("dense", {}, {"quant_type": 2}, "quant_type: 2 where 0 (K per token and head, V per head) or 1 (K and V per tensor) is supported"),
     "quant type of other scales": ("dense", {}, {"quant_type": 0}, "kscale: shape (1,) where quant_type 0 wants [pages, page / 32, num_head_kv, 32]"),
+    "V scales of every token": ("dense", {"v_scale": lambda t: torch.ones(7, 2, 1, 32)}, {}, "vscale: shape (7, 2, 1, 32) where quant_type 1 wants [1]"),
     "q scales": ("dense", {"q_scale": lambda t: t[:, :, :99]}, {}, "qscale: 99 in the last dimension where max_seqlens_q is 100"),
     "lengths": ("dense", {"kv_lens": lambda t: t.long()}, {}, "seqlens_kvcache: dtype int64 where int32 is wanted"),
     "cache": ("dense", {"v_cache": lambda t: t.float()}, {}, "vcache: dtype float32 where float8_e4m3fn is wanted"),

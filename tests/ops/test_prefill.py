@@ -28,7 +28,7 @@ def problem():
 
 @pytest.fixture(scope="module")
 def fp8():
-    return {quant: make_prefill_problem(*zip(*PAIRS), heads=HEADS, dtype="fp8", quant=quant, mask_density=0.6, poison=False) for quant in (0, 1)}
+    return {quant: make_prefill_problem(*zip(*PAIRS), heads=HEADS, dtype="fp8", quant=quant, mask_density=0.6, poison=False) for quant in (0, 1, "kv_per_token")}
 
 
 class TestTorchsOwnChecks:
@@ -60,7 +60,7 @@ class TestResults:
         compare(OPS.attention_prefill_bf16(*paged(problem)), problem.reference()[0], rms=4e-3)
         compare(OPS.attention_prefill_bf16(*paged(problem), softmax_scale=0.3), problem.reference(softmax_scale=0.3)[0], rms=4e-3)
 
-    @pytest.mark.parametrize("quant", [0, 1])
+    @pytest.mark.parametrize("quant", [0, 1, "kv_per_token"])
     def test_fp8_with_and_without_a_mask(self, fp8, quant):
         p = fp8[quant]
         compare(OPS.attention_prefill_fp8(*paged(p), *scales(p), block_mask=p.block_mask), p.reference(p_quant=None)[0], rms=4e-2)
@@ -101,7 +101,7 @@ class TestPlans:
         compare(OPS.attention_prefill_bf16(*paged(problem)), problem.reference()[0], rms=4e-3)
 
     @pytest.mark.parametrize("consumers", [1, 2])
-    @pytest.mark.parametrize("kind,page", [("none", 64), ("tensor", 32), ("token_head", 128), ("contiguous", None)])
+    @pytest.mark.parametrize("kind,page", [("none", 64), ("tensor", 32), ("token_head", 128), ("token_head_kv", 16), ("contiguous", None)])
     def test_kernels(self, kind, page, consumers):
         kernel = plans.kernel_for(kind, page, 3, False, consumers)
         assert kernel.mainloop.consumers == consumers and kernel.problem.group == 3 and ("block_ids" in kernel.arguments) == (page is not None)

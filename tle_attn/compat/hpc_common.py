@@ -65,6 +65,12 @@ def quant_number(quant_type: QuantType | int) -> int:
     return number
 
 
+def check_value_scale(vscale: Tensor, number: int) -> None:
+    """One of V for all or for each head: what has more dimensions would be scales of every token, which neither quant type has."""
+    if vscale.dim() > 1:
+        raise HpcOpsError(f"vscale: shape {tuple(vscale.shape)} where quant_type {number} wants " + ("[num_head_kv]", "[1]")[number])
+
+
 def e4m3(tensor: Tensor) -> Tensor:
     """Bytes of any type as e4m3."""
     return tensor.view(torch.float8_e4m3fn) if tensor.dtype in (torch.uint8, torch.int8) else tensor

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .. import ops
 from ..ops.decode import MAX_QUERY_TOKENS, TILE
-from .hpc_common import HpcOpsError, QuantType, e4m3, in_their_words, quant_number
+from .hpc_common import HpcOpsError, QuantType, check_value_scale, e4m3, in_their_words, quant_number
 
 _in_decode_words = in_their_words(**{"kv_lens": "num_seq_kvcache", "tasks:": "task_map:", "query_tokens": "(mtp + 1)"})
 
@@ -92,8 +92,7 @@ def attention_decode_fp8(
     number = quant_number(quant_type)
     if (kscale.dim() == 4) != (number == 0):
         raise HpcOpsError(f"kscale: shape {tuple(kscale.shape)} where quant_type {number} wants " + ("[pages, page / 32, num_head_kv, 128 bytes]", "[1]")[number])
-    if vscale.dim() > 1:
-        raise HpcOpsError(f"vscale: shape {tuple(vscale.shape)} where quant_type {number} wants " + ("[num_head_kv]", "[1]")[number])
+    check_value_scale(vscale, number)
     tensors = (q, e4m3(kcache), e4m3(vcache), block_ids, num_seq_kvcache, qscale, e4m3(kscale), vscale)
     options = _options(mtp, new_kv_included, splitk, task_map)
     if output is None:

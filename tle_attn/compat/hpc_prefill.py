@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..spec.tasks import QUERY_TILE
-from .hpc_common import HpcOpsError, QuantType, e4m3, in_their_words, quant_number
+from .hpc_common import HpcOpsError, QuantType, check_value_scale, e4m3, in_their_words, quant_number
 
 _in_paged_words = in_their_words(kv_lens="seqlens_kvcache")
 _in_contiguous_words = in_their_words(kv_lens="seqlens_q", k_cache="k", v_cache="v")
@@ -141,6 +141,7 @@ def _fp8(
     number = quant_number(quant_type)
     if (kscale.dim() == 4) != (number == 0):
         raise HpcOpsError(f"kscale: shape {tuple(kscale.shape)} where quant_type {number} wants " + ("[pages, page / 32, num_head_kv, 32]", "[1]")[number])
+    check_value_scale(vscale, number)
     if qscale.dim() == 3 and qscale.shape[2] < max_seqlens_q:
         raise HpcOpsError(f"qscale: {qscale.shape[2]} in the last dimension where max_seqlens_q is {max_seqlens_q}")
     tensors = (q, e4m3(kcache), e4m3(vcache), block_ids, cu_seqlens_q, seqlens_kvcache, qscale, e4m3(kscale), vscale)

@@ -29,6 +29,14 @@ def want_head_dim(q: Tensor) -> None:
         raise InputError(f"q: head_dim {q.shape[2]} where {HEAD_DIM} is wanted; a recipe may choose another, an operator has this one")
 
 
+def scales_kind(scales: tuple[Tensor, Tensor, Tensor] | None) -> str:
+    """What the scales of K and V belong to, by their shapes: a tensor, or every token and head of K, or of both; "none" for BF16.  scales: of Q, K and V."""
+    if scales is None:
+        return "none"
+    _, k_scale, v_scale = scales
+    return "tensor" if k_scale.dim() <= 1 else "token_head" if v_scale.dim() <= 1 else "token_head_kv"
+
+
 def on_device(device: torch.device) -> AbstractContextManager[Any]:
     """The device of the launches inside."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

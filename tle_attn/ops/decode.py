@@ -17,7 +17,7 @@ from ..runtime.decode import DecodePlan
 from ..runtime.inputs import check_counts
 from ..spec.tasks import RECORD
 from . import plans
-from .common import DEVICES, TAGS, on_device, want_dimensions, want_head_dim
+from .common import DEVICES, TAGS, on_device, scales_kind, want_dimensions, want_head_dim
 from .emulation import emulating, target_of
 
 TILE = 64
@@ -88,8 +88,7 @@ def _decode(
     q, k_cache, _, _, kv_lens = tensors
     if tasks is not None and not split:
         raise InputError("split: False keeps requests whole, and the task map says where they are cut; give one of them")
-    kind = "none" if scales is None else "tensor" if scales[1].dim() <= 1 else "token_head" if scales[2].dim() <= 1 else "token_head_kv"
-    plan = _plan(q, k_cache, kv_lens, kind, query_tokens, tasks is not None, split)
+    plan = _plan(q, k_cache, kv_lens, scales_kind(scales), query_tokens, tasks is not None, split)
     records = None if tasks is None else _records(tasks, plan)
     named = dict(zip(("q_scale", "k_scale", "v_scale"), scales or ()))
     with on_device(plan.device):

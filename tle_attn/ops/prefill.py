@@ -14,7 +14,7 @@ from torch.library import define, impl, register_fake
 
 from ..runtime.inputs import check_counts
 from . import prefill_plans as plans
-from .common import DEVICES, TAGS, on_device, want_dimensions, want_head_dim
+from .common import DEVICES, TAGS, on_device, scales_kind, want_dimensions, want_head_dim
 from .emulation import target_of
 
 _PAGED = "Tensor q, Tensor k_cache, Tensor v_cache, Tensor block_ids, Tensor cu_seqlens_q, Tensor kv_lens"
@@ -88,7 +88,7 @@ def _prefill(
         kind, page = "contiguous", None
     else:
         want_dimensions("k_cache", k_cache, "pages, page, kv_heads, head_dim")
-        kind, page = "none" if scales is None else "tensor" if scales[1].dim() <= 1 else "token_head", k_cache.shape[1]
+        kind, page = scales_kind(scales), k_cache.shape[1]
     want_head_dim(q)
     kv_heads = k_cache.shape[-2]
     check_counts(len(kv_lens), q.shape[1], kv_heads)

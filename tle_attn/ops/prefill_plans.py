@@ -16,8 +16,11 @@ from ..runtime.prefill import PrefillPlan, consumers_for, plan_prefill
 from ..spec import Kernel
 from .plans import counters_of, executor_for
 
-#: recipe by what a scale of K belongs to, or K and V without pages
-RECIPES = {"none": "hy3/prefill_bf16", "tensor": "hy3/prefill_fp8", "token_head": "hy3/prefill_fp8_per_token", "contiguous": "hy3/prefill_bf16_contiguous"}
+#: recipe by what a scale of K belongs to, or, of every token and head, of K and V; and for K and V without pages
+RECIPES = {
+    "none": "hy3/prefill_bf16", "tensor": "hy3/prefill_fp8", "token_head": "hy3/prefill_fp8_per_token", "token_head_kv": "variants/prefill_fp8_kv_per_token",
+    "contiguous": "hy3/prefill_bf16_contiguous",
+}  # fmt: skip
 #: rows that plans are made for: few plans serve all batches, and what a plan costs for rows that are not there is some bytes of unit records
 LEAST_ROWS = 1024
 
@@ -25,7 +28,9 @@ LEAST_ROWS = 1024
 @cache
 def kernel_for(kind: str, page: int | None, group: int, masked: bool, consumers: int) -> Kernel:
     """The kernel of a geometry; `page`: None for K and V without pages."""
-    recipe = tle_attn.load(RECIPES[kind] + ("_block_mask" if masked else ""))
+    recipe = tle_attn.load(RECIPES[kind])
+    if masked:
+        recipe = recipe.set({"tiles.block": "block_mask"})
     if consumers == 1:
         recipe = recipe.set({"mainloop.consumers": 1})
     problem = {"group": group} if page is None else {"group": group, "page": page}

@@ -26,7 +26,7 @@ def task_capacity(slots: int, batch: int, kv_heads: int, words: int = RECORD) ->
     tasks = kv_heads * (per_head if 2 * batch < per_head else WAVES * per_head + batch)
     most = 2**31 // words - 1
     if tasks > most:
-        raise InputError(f"batch: {batch} sequences of {kv_heads} kv heads are {tasks} tasks, and a task map of {words} words each has {most} at most")
+        raise InputError(f"batch: {batch} sequences of {kv_heads} kv heads are {tasks} tasks, and a task map has {most} at most")
     return tasks
 
 
