@@ -194,6 +194,13 @@ def test_folders_of_others_are_left_alone(tmp_path: Path) -> None:
     assert [f.name for f in tmp_path.iterdir()] == ["mine.txt"]
 
 
+def test_exports_of_other_recipes_are_left_alone(exported: Path) -> None:
+    before = (exported / "manifest.json").read_bytes()
+    with pytest.raises(ExportError, match="holds the export of hy3/decode_bf16.*: give a folder of its own to variants/decode_bf16_sink"):
+        export("variants/decode_bf16_sink", exported)
+    assert (exported / "manifest.json").read_bytes() == before
+
+
 def test_an_export_replaces_an_export(changed: Path) -> None:
     before = {f.name for f in changed.iterdir()}
     (changed / "notes.txt").write_text("mine")

@@ -36,7 +36,7 @@ def export(
 
     Args:
         recipe: a recipe or its name.
-        out: the folder; an export that is there already is replaced, other folders with files in them are refused.
+        out: the folder; an export of the same recipe that is there already is replaced, other folders with files in them are refused.
         axes: {dotted key: values} to compile for, in place of the recipe's variant axes of these keys and beside the others.
         jobs: processes that compile.
         tell: told of progress.
@@ -47,12 +47,12 @@ def export(
     Raises:
         SpecError: a point of the axes is no kernel.
         CompileError: the compiler refuses one.
-        ExportError: the folder is not an export's.
+        ExportError: the folder is not an export's, or another recipe's.
     """
     recipe = load(recipe) if isinstance(recipe, str) else recipe
     recipe = evolve(recipe, axes={**recipe.axes, **{key: tuple(values) for key, values in (axes or {}).items()}})
     folder = Path(out)
-    earlier = _files_of_earlier(folder)
+    earlier = _files_of_earlier(folder, recipe.name)
     kernels, tuned = [], {}
     for point in recipe.points():
         plain = evolve(recipe, tuned=False).kernel(point)
@@ -80,16 +80,19 @@ def _files_of(manifest: Manifest) -> set[str]:
     return {m.module for m in manifest.modules} | {e.cubin for m in manifest.modules for e in m.entries}
 
 
-def _files_of_earlier(folder: Path) -> set[str]:
-    """Files of the export that is in the folder already, which must hold nothing else than one."""
+def _files_of_earlier(folder: Path, name: str) -> set[str]:
+    """Files of the export of recipe `name` that is in the folder already, which must hold nothing else than one."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return set()
     if not (folder / MANIFEST).is_file():
         raise ExportError(f"{folder} is there already and is no export: give a new or an empty folder")
     try:
-        return _files_of(read_export(folder).manifest)
+        manifest = read_export(folder).manifest
     except ExportError:  # of another version, or damaged: its files have other names, and stay
         return set()
+    if manifest.recipe["name"] != name:
+        raise ExportError(f"{folder} holds the export of {manifest.recipe['name']}: give a folder of its own to {name}, or remove this one")
+    return _files_of(manifest)
 
 
 def _fill_cache(work: list[tuple[Kernel, str]], jobs: int, tell: Callable[[int, int, str], None]) -> None:
