@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from attrs import field, frozen
 
-from tle_attn.dialect import as_int64, copy, jit, load, reduce_max, smem_load, static_range, vec_index, where
+from tle_attn.components.loaders.paged_tiles import key_source  # noqa: F401  (the block's device text)
+from tle_attn.dialect import copy, jit, load, reduce_max, smem_load, static_range, vec_index, where
 from tle_attn.errors import SpecError
 from tle_attn.spec import Argument, Block, BoxDescriptor, Constant, Function, Port, Problem
 from tle_attn.spec.tasks import RECORD_PAGES
@@ -98,7 +99,7 @@ class PagedTma(Block):
 
     def provides(self, problem: Problem) -> tuple[Function, ...]:
         tile = Port("ring", problem.dtype, ("key", "dim"), (TILE, problem.tile_dim), Place.SHARED, "swizzled", "dim")
-        return (Function("page_block", (), (Port("ids", DType.I32, ("page",), (PAGE_BLOCK,)),)), Function("page_at"), Function("open_pages"), Function("turn_pages"), Function("load_tile", (), (tile,)))
+        return (Function("page_block", (), (Port("ids", DType.I32, ("page",), (PAGE_BLOCK,)),)), Function("page_at"), Function("key_source"), Function("open_pages"), Function("turn_pages"), Function("load_tile", (), (tile,)))
 
 
 @jit
@@ -129,7 +130,7 @@ def page_at(ids, lane):
 @jit
 def open_pages(args, seq, head, first, kv_len, first_ids):
     """State of a walk over a task's pages: the sequence's page ids, the block in use, the next block, and the page where the next begins."""
-    page_row = args.block_ids + as_int64(seq) * args.block_ids_stride
+    page_row = key_source(args, seq)
     start = first_page(first)
     if PAGE_IDS:
         ids = smem_load(first_ids)

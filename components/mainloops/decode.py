@@ -148,8 +148,6 @@ class DecodeMainloop(Mainloop):
     def constants(self, problem: Problem) -> dict[str, Constant]:
         return {
             "CLUSTER": Constant(self.reduce.resources(problem).cluster, "CTAs of a cluster"),
-            "PAGE_IDS": Constant(self.schedule.page_ids, "task records hold the first page ids"),
-            "PDL": Constant(self.schedule.pdl, "the kernel starts while the planner runs"),
             "DEPENDENTS": Constant(bool(self.reduce.DEPENDENTS), "a kernel that follows starts while this one runs"),
             "HELPERS": Constant(self.reduce.HELPERS, "CTAs without keys join the merge of their cluster"),
             "VALUE_SCALES": Constant(self.scale.VALUE_SCALES, "the values of every key have a scale of their own"),

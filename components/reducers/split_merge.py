@@ -15,6 +15,7 @@ from tle_attn.dialect import (
     as_int64,
     atomic_add,
     cols,
+    constexpr,
     exp2,
     full_rows,
     jit,
@@ -151,43 +152,23 @@ def merge_states(m, l, acc, more_m, more_l, more_o):
 
 
 @jit
-def add_whole_partials(args, m, l, acc, r, d, keep, first_slot, first, splits):
-    """MERGE_UNROLL partials from `first` on join the state of every query row."""
-    slot = as_int64(first_slot + first)
-    # one address a row: those of further partials differ by constants, which are part of the instructions
-    ml = args.partial_ml + slot * (2 * COLUMNS) + r
-    o = args.partial_o + slot * (COLUMNS * VALUE_DIM) + ((r * VALUE_DIM)[:, None] + d[None, :])
-    more_m = ()
-    more_l = ()
-    more_o = ()
-    for u in static_range(MERGE_UNROLL):
-        here = first + u < splits
-        more_m = more_m + (load(ml + u * 2 * COLUMNS, mask=(r < ROWS) & here, other=float("-inf"), cache_modifier=".cg"),)
-        more_l = more_l + (load(ml + (u * 2 + 1) * COLUMNS, mask=(r < ROWS) & here, other=0.0, cache_modifier=".cg"),)
-        more_o = more_o + (load(o + u * COLUMNS * VALUE_DIM, mask=keep & here, other=0.0, cache_modifier=".cg"),)
-    return merge_states(m, l, acc, more_m, more_l, more_o)
-
-
-@jit
-def add_slices(args, m, l, acc, row, d, first_slot, first, splits):
-    """SLICE_UNROLL times SLICE_ROWS partials from `first` on join the states of the tile's rows."""
-    part = rows(acc)
-    slot = as_int64(first_slot + first)
+def add_partials(args, m, l, acc, first_slot, part, row, d, left, step: constexpr, reads: constexpr):
+    """Partials join the states of the tile's rows, `reads` for each, `step` slots apart: of query row `row` from slot first_slot + part on, as far as `left` of them are left."""
+    slot = as_int64(first_slot)
     # one address a row: those of further reads differ by constants, which are part of the instructions
     ml = args.partial_ml + slot * (2 * COLUMNS) + (part * (2 * COLUMNS) + row)
     o = args.partial_o + slot * (COLUMNS * VALUE_DIM) + ((part * (COLUMNS * VALUE_DIM) + row * VALUE_DIM)[:, None] + d[None, :])
-    left = splits - first - part
     more_m = ()
     more_l = ()
     more_o = ()
-    for u in static_range(SLICE_UNROLL):
-        here = left > u * SLICE_ROWS
-        more_m = more_m + (load(ml + u * SLICE_ROWS * 2 * COLUMNS, mask=here, other=float("-inf"), cache_modifier=".cg"),)
-        more_l = more_l + (load(ml + (u * SLICE_ROWS * 2 + 1) * COLUMNS, mask=here, other=0.0, cache_modifier=".cg"),)
+    for u in static_range(reads):
+        here = left > u * step
         there = here[:, None]
         if VALUES_PADDED:
             there = there & (d < VALUE_ELEMENTS)[None, :]
-        more_o = more_o + (load(o + u * SLICE_ROWS * COLUMNS * VALUE_DIM, mask=there, other=0.0, cache_modifier=".cg"),)
+        more_m = more_m + (load(ml + u * step * 2 * COLUMNS, mask=here, other=float("-inf"), cache_modifier=".cg"),)
+        more_l = more_l + (load(ml + (u * step * 2 + 1) * COLUMNS, mask=here, other=0.0, cache_modifier=".cg"),)
+        more_o = more_o + (load(o + u * step * COLUMNS * VALUE_DIM, mask=there, other=0.0, cache_modifier=".cg"),)
     return merge_states(m, l, acc, more_m, more_l, more_o)
 
 
@@ -200,7 +181,7 @@ def merge_all(args, unit, seq, head, first_slot, splits):
     l = full_rows(acc, 0.0)
     m = full_rows(acc, float("-inf"))
     for s in range(0, splits, MERGE_UNROLL):
-        m, l, acc = add_whole_partials(args, m, l, acc, r, d, keep, first_slot, s, splits)
+        m, l, acc = add_partials(args, m, l, acc, first_slot + s, 0, r, d, where(r < ROWS, splits - s, 0), 1, MERGE_UNROLL)
     write_merged(args, m, l, acc, r, d, keep, unit, seq, head)
 
 
@@ -231,8 +212,9 @@ def merge_slice(args, unit, seq, head, first_slot, splits, row, block):
     l = full_rows(acc, 0.0)
     m = full_rows(acc, float("-inf"))
     d = block * SLICE + cols(acc)
+    part = rows(acc)
     for s in range(0, splits, SLICE_ROWS * SLICE_UNROLL):
-        m, l, acc = add_slices(args, m, l, acc, row, d, first_slot, s, splits)
+        m, l, acc = add_partials(args, m, l, acc, first_slot + s, part, row, d, splits - s - part, SLICE_ROWS, SLICE_UNROLL)
     top = reduce_max(m, 0)
     weight = exp2(m - where(top > float("-inf"), top, 0.0))
     total = reduce_sum(l * weight, 0)

@@ -60,7 +60,7 @@ class PerTensor(Block):
 
 @jit
 def value_factor(args, head):
-    """Prefill: what rows of the output are multiplied by to be in units of V."""
+    """What rows of the output are multiplied by to be in units of V."""
     return load(args.v_scale)
 
 
@@ -81,5 +81,5 @@ def query_factor(args, s, column, seq, head):
 
 @jit
 def value_scale(args, unit, head):
-    """What rows of the output are multiplied by to be in units of V."""
-    return unit * load(args.v_scale)
+    """Decode: the factor of the output's rows with that of V in it."""
+    return unit * value_factor(args, head)

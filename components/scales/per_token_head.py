@@ -65,7 +65,7 @@ class PerTokenHead(Block):
 
 @jit
 def value_factor(args, head):
-    """Prefill: what rows of the output are multiplied by to be in units of V."""
+    """What rows of the output are multiplied by to be in units of V."""
     return load(args.v_scale + head)
 
 
@@ -128,5 +128,5 @@ def publish_key_scales(k_scales, full, i, scales):
 
 @jit
 def value_scale(args, unit, head):
-    """What rows of the output are multiplied by to be in units of V."""
-    return unit * load(args.v_scale + head)
+    """Decode: the factor of the output's rows with that of V in it."""
+    return unit * value_factor(args, head)

@@ -39,7 +39,12 @@ class StaticSplit(Block):
             raise SpecError(f"min_tokens cannot be {value}", key="min_tokens", value=value, allowed=f"a multiple of {TILE}", reason="parts are whole key tiles")
 
     def constants(self, problem: Problem) -> dict[str, Constant]:
-        return {"SPLITS": Constant(self.splits, "parts of a sequence at most"), "MIN_TILES": Constant(self.min_tokens // TILE, "key tiles of a part at least")}
+        return {
+            "SPLITS": Constant(self.splits, "parts of a sequence at most"),
+            "MIN_TILES": Constant(self.min_tokens // TILE, "key tiles of a part at least"),
+            "PAGE_IDS": Constant(self.page_ids, "task records hold the first page ids"),
+            "PDL": Constant(self.pdl, "the kernel starts while the planner runs"),
+        }
 
     def arguments(self, problem: Problem) -> tuple[Argument, ...]:
         return (

@@ -14,7 +14,6 @@ from __future__ import annotations
 from attrs import field, frozen
 
 from tle_attn.dialect import (
-    as_int64,
     cdiv,
     cumsum,
     grid_launch_dependents,
@@ -73,6 +72,7 @@ class TaskMap(Block):
             "MIN_TILES": Constant(self.min_tokens // TILE, "key tiles of a task at least"),
             "WAVES": Constant(WAVES, "tasks for each slot where there is much to read in many sequences"),
             "RECORD": Constant(self.record_words, "int32 words of a task record"),
+            "FIRST_ID": Constant(RECORD, "word of a task record where its page ids begin"),
             "PAGE_IDS": Constant(self.page_ids, "task records hold the first page ids"),
             "PDL": Constant(self.pdl, "the kernel starts while the planner runs"),
             "PLAN_BLOCK": Constant(256, "sequences that the planner looks at together"),
@@ -114,7 +114,7 @@ def task(args):
 @jit
 def task_pages(args):
     """Page ids of this CTA's record, one a lane."""
-    return load(args.tasks + program_id(0) * RECORD + 8 + vec_index(PAGE_BLOCK))
+    return load(args.tasks + program_id(0) * RECORD + FIRST_ID + vec_index(PAGE_BLOCK))
 
 
 @jit
@@ -236,5 +236,4 @@ def write_record(args, record, seq, head, part, parts, first_slot, per_head, tot
     resident = 1 if per_head * args.kv_heads <= args.slots else 0
     store(record + 7, head * 4 + resident + (2 if total > args.l2_tiles else 0))
     if PAGE_IDS:
-        page_row = args.block_ids + as_int64(seq) * args.block_ids_stride
-        store(record + 8 + vec_index(PAGE_BLOCK), page_block(args, page_row, first_page(first + start), kv_len, seq, head))
+        store(record + FIRST_ID + vec_index(PAGE_BLOCK), page_block(args, key_source(args, seq), first_page(first + start), kv_len, seq, head))

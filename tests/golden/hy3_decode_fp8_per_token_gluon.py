@@ -421,6 +421,7 @@ _ADDRESS = re.compile(
     r"(?P<result>%[\w#]+) = ttg\.local_load (?P<buffer>%[\w#]+) \{[^}]*" + _HOOK
     + r"[^}]*\} : (?P<buffer_type>!ttg\.memdesc<.*?>) -> (?P<type>tensor<.*?>)(?: loc\(.*\))?$",
     re.MULTILINE)
+_JUMP = re.compile(r"(?P<label>\$L_brx_\d+): \.branchtargets(?P<targets>[^;]*);\s*brx\.idx\s+(?P<index>%r\d+), (?P=label);\n")
 _ALLOCATION = re.compile(r"^    (?P<buffer>%[\w#]+) = ttg\.local_alloc .*?: \(\) -> (?P<type>!ttg\.memdesc<.*?>)(?: loc\(.*\))?$", re.MULTILINE)
 
 
@@ -460,6 +461,12 @@ def _hook_ttgir(module):
     return rewritten, len(barriers)
 
 
+def _branches(jump):
+    """Compare and branch in place of a jump table, by which roles find their code: its entry is a load from constant memory that nobody has asked for before."""
+    targets = re.findall(r"\$\w+", jump["targets"])
+    return "".join(f"{{ .reg .pred here; setp.eq.u32 here, {jump['index']}, {i}; @here bra {target}; }}\n" for i, target in enumerate(targets))
+
+
 def _hook_ptx(text, metadata, barriers, role_0_warps):
     """Remove the marker words; set the cluster size; let the warps of the other roles take part in a cluster barrier before warp_specialize().
 
@@ -473,13 +480,8 @@ def _hook_ptx(text, metadata, barriers, role_0_warps):
         start = text.index("\n", text.index("// %bb.0:", text.index(".entry"))) + 1
         others = f"{{ .reg .pred other; .reg .b32 thread; mov.u32 thread, %tid.x; setp.ge.u32 other, thread, {32 * role_0_warps}; @other barrier.cluster.arrive.relaxed; }}\n"
         text = text[:start] + others + text[start:]
-    # roles find their code by a jump table, whose entry is a load from constant memory that nobody has asked for before: compare and branch instead
-    def branches(table):
-        targets = re.findall(r"\$\w+", table["targets"])
-        return "".join(f"{{ .reg .pred here; setp.eq.u32 here, {table['index']}, {i}; @here bra {target}; }}\n" for i, target in enumerate(targets))
-
     if _HOOK in text:
-        text = re.sub(r"(?P<label>\$L_brx_\d+): \.branchtargets(?P<targets>[^;]*);\s*brx\.idx\s+(?P<index>%r\d+), (?P=label);\n", branches, text)
+        text = _JUMP.sub(_branches, text)
     descriptors = re.findall(r"\.param \.align 64 \.b8 (\w+)\[128\]", text)
     if descriptors and _HOOK in text:  # their way from memory is as long as that of the first data
         start = text.index("\n", text.index("// %bb.0:", text.index(".entry"))) + 1
@@ -666,6 +668,12 @@ PRODUCER_REGISTERS = constexpr(48)  # registers per thread of a producer warp
 
 # ---- loader: loader/paged_tma
 @jit
+def key_source(block_ids, block_ids_stride, seq):
+    """Where a sequence's keys are: its row of page ids."""
+    return block_ids + as_int64(seq) * block_ids_stride
+
+
+@jit
 def first_page(tile):
     """Page of the sequence that a key tile starts in."""
     return tile * TILE_PAGES // PAGE_TILES
@@ -688,7 +696,7 @@ def page_at(ids, lane):
 @jit
 def open_pages(block_ids, block_ids_stride, seq, first, kv_len):
     """State of a walk over a task's pages: the sequence's page ids, the block in use, the next block, and the page where the next begins."""
-    page_row = block_ids + as_int64(seq) * block_ids_stride
+    page_row = key_source(block_ids, block_ids_stride, seq)
     start = first_page(first)
     ids = page_block(page_row, start, kv_len)
     return page_row, ids, page_block(page_row, start + PAGE_BLOCK, kv_len), start + PAGE_BLOCK
@@ -763,6 +771,12 @@ def qk_product(k_tile, q_smem):
 
 # ---- scale: scale/per_token_head
 @jit
+def value_factor(v_scale, head):
+    """What rows of the output are multiplied by to be in units of V."""
+    return load(v_scale + head)
+
+
+@jit
 def query_factor(scale_log2, q_scale, q_scale_stride, column, seq, head):
     """What the dot products of each query column are multiplied by, beside the key's scale; padding columns have no scale to read."""
     token = as_int64(seq * QUERY_TOKENS + column // GROUP)
@@ -798,8 +812,8 @@ def publish_key_scales(k_scales, full, i, scales):
 
 @jit
 def value_scale(v_scale, unit, head):
-    """What rows of the output are multiplied by to be in units of V."""
-    return unit * load(v_scale + head)
+    """Decode: the factor of the output's rows with that of V in it."""
+    return unit * value_factor(v_scale, head)
 
 
 # ---- mask[0]: mask/causal
@@ -1027,41 +1041,21 @@ def merge_states(m, l, acc, more_m, more_l, more_o):
 
 
 @jit
-def add_whole_partials(partial_o, partial_ml, m, l, acc, r, d, keep, first_slot, first, splits):
-    """MERGE_UNROLL partials from `first` on join the state of every query row."""
-    slot = as_int64(first_slot + first)
-    # one address a row: those of further partials differ by constants, which are part of the instructions
-    ml = partial_ml + slot * (2 * COLUMNS) + r
-    o = partial_o + slot * (COLUMNS * HEAD_DIM) + ((r * HEAD_DIM)[:, None] + d[None, :])
-    more_m = ()
-    more_l = ()
-    more_o = ()
-    for u in static_range(MERGE_UNROLL):
-        here = first + u < splits
-        more_m = more_m + (load(ml + u * 2 * COLUMNS, mask=(r < ROWS) & here, other=float("-inf"), cache_modifier=".cg"),)
-        more_l = more_l + (load(ml + (u * 2 + 1) * COLUMNS, mask=(r < ROWS) & here, other=0.0, cache_modifier=".cg"),)
-        more_o = more_o + (load(o + u * COLUMNS * HEAD_DIM, mask=keep & here, other=0.0, cache_modifier=".cg"),)
-    return merge_states(m, l, acc, more_m, more_l, more_o)
-
-
-@jit
-def add_slices(partial_o, partial_ml, m, l, acc, row, d, first_slot, first, splits):
-    """SLICE_UNROLL times SLICE_ROWS partials from `first` on join the states of the tile's rows."""
-    part = rows(acc)
-    slot = as_int64(first_slot + first)
+def add_partials(partial_o, partial_ml, m, l, acc, first_slot, part, row, d, left, step: constexpr, reads: constexpr):
+    """Partials join the states of the tile's rows, `reads` for each, `step` slots apart: of query row `row` from slot first_slot + part on, as far as `left` of them are left."""
+    slot = as_int64(first_slot)
     # one address a row: those of further reads differ by constants, which are part of the instructions
     ml = partial_ml + slot * (2 * COLUMNS) + (part * (2 * COLUMNS) + row)
     o = partial_o + slot * (COLUMNS * HEAD_DIM) + ((part * (COLUMNS * HEAD_DIM) + row * HEAD_DIM)[:, None] + d[None, :])
-    left = splits - first - part
     more_m = ()
     more_l = ()
     more_o = ()
-    for u in static_range(SLICE_UNROLL):
-        here = left > u * SLICE_ROWS
-        more_m = more_m + (load(ml + u * SLICE_ROWS * 2 * COLUMNS, mask=here, other=float("-inf"), cache_modifier=".cg"),)
-        more_l = more_l + (load(ml + (u * SLICE_ROWS * 2 + 1) * COLUMNS, mask=here, other=0.0, cache_modifier=".cg"),)
+    for u in static_range(reads):
+        here = left > u * step
         there = here[:, None]
-        more_o = more_o + (load(o + u * SLICE_ROWS * COLUMNS * HEAD_DIM, mask=there, other=0.0, cache_modifier=".cg"),)
+        more_m = more_m + (load(ml + u * step * 2 * COLUMNS, mask=here, other=float("-inf"), cache_modifier=".cg"),)
+        more_l = more_l + (load(ml + (u * step * 2 + 1) * COLUMNS, mask=here, other=0.0, cache_modifier=".cg"),)
+        more_o = more_o + (load(o + u * step * COLUMNS * HEAD_DIM, mask=there, other=0.0, cache_modifier=".cg"),)
     return merge_states(m, l, acc, more_m, more_l, more_o)
 
 
@@ -1074,7 +1068,7 @@ def merge_all(partial_o, partial_ml, out, out_token_stride, out_head_stride, uni
     l = full_rows(acc, 0.0)
     m = full_rows(acc, float("-inf"))
     for s in range(0, splits, MERGE_UNROLL):
-        m, l, acc = add_whole_partials(partial_o, partial_ml, m, l, acc, r, d, keep, first_slot, s, splits)
+        m, l, acc = add_partials(partial_o, partial_ml, m, l, acc, first_slot + s, 0, r, d, where(r < ROWS, splits - s, 0), 1, MERGE_UNROLL)
     write_merged(out, out_token_stride, out_head_stride, l, acc, r, d, keep, unit, seq, head)
 
 
@@ -1107,8 +1101,11 @@ def merge_slice(partial_o, partial_ml, out, out_token_stride, out_head_stride, u
     l = full_rows(acc, 0.0)
     m = full_rows(acc, float("-inf"))
     d = block * SLICE + cols(acc)
+    part = rows(acc)
     for s in range(0, splits, SLICE_ROWS * SLICE_UNROLL):
-        m, l, acc = add_slices(partial_o, partial_ml, m, l, acc, row, d, first_slot, s, splits)
+        m, l, acc = add_partials(
+            partial_o, partial_ml, m, l, acc, first_slot + s, part, row, d, splits - s - part, SLICE_ROWS, SLICE_UNROLL,
+        )
     top = reduce_max(m, 0)
     weight = exp2(m - where(top > float("-inf"), top, 0.0))
     total = reduce_sum(l * weight, 0)

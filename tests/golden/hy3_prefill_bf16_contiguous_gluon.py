@@ -419,6 +419,7 @@ _ADDRESS = re.compile(
     r"(?P<result>%[\w#]+) = ttg\.local_load (?P<buffer>%[\w#]+) \{[^}]*" + _HOOK
     + r"[^}]*\} : (?P<buffer_type>!ttg\.memdesc<.*?>) -> (?P<type>tensor<.*?>)(?: loc\(.*\))?$",
     re.MULTILINE)
+_JUMP = re.compile(r"(?P<label>\$L_brx_\d+): \.branchtargets(?P<targets>[^;]*);\s*brx\.idx\s+(?P<index>%r\d+), (?P=label);\n")
 _ALLOCATION = re.compile(r"^    (?P<buffer>%[\w#]+) = ttg\.local_alloc .*?: \(\) -> (?P<type>!ttg\.memdesc<.*?>)(?: loc\(.*\))?$", re.MULTILINE)
 
 
@@ -458,6 +459,12 @@ def _hook_ttgir(module):
     return rewritten, len(barriers)
 
 
+def _branches(jump):
+    """Compare and branch in place of a jump table, by which roles find their code: its entry is a load from constant memory that nobody has asked for before."""
+    targets = re.findall(r"\$\w+", jump["targets"])
+    return "".join(f"{{ .reg .pred here; setp.eq.u32 here, {jump['index']}, {i}; @here bra {target}; }}\n" for i, target in enumerate(targets))
+
+
 def _hook_ptx(text, metadata, barriers, role_0_warps):
     """Remove the marker words; set the cluster size; let the warps of the other roles take part in a cluster barrier before warp_specialize().
 
@@ -471,13 +478,8 @@ def _hook_ptx(text, metadata, barriers, role_0_warps):
         start = text.index("\n", text.index("// %bb.0:", text.index(".entry"))) + 1
         others = f"{{ .reg .pred other; .reg .b32 thread; mov.u32 thread, %tid.x; setp.ge.u32 other, thread, {32 * role_0_warps}; @other barrier.cluster.arrive.relaxed; }}\n"
         text = text[:start] + others + text[start:]
-    # roles find their code by a jump table, whose entry is a load from constant memory that nobody has asked for before: compare and branch instead
-    def branches(table):
-        targets = re.findall(r"\$\w+", table["targets"])
-        return "".join(f"{{ .reg .pred here; setp.eq.u32 here, {table['index']}, {i}; @here bra {target}; }}\n" for i, target in enumerate(targets))
-
     if _HOOK in text:
-        text = re.sub(r"(?P<label>\$L_brx_\d+): \.branchtargets(?P<targets>[^;]*);\s*brx\.idx\s+(?P<index>%r\d+), (?P=label);\n", branches, text)
+        text = _JUMP.sub(_branches, text)
     descriptors = re.findall(r"\.param \.align 64 \.b8 (\w+)\[128\]", text)
     if descriptors and _HOOK in text:  # their way from memory is as long as that of the first data
         start = text.index("\n", text.index("// %bb.0:", text.index(".entry"))) + 1

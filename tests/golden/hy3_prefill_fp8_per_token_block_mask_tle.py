@@ -398,7 +398,7 @@ def qk_rows(q, k_tile):
 # ---- scale: scale/per_token_head
 @jit
 def value_factor(v_scale, head):
-    """Prefill: what rows of the output are multiplied by to be in units of V."""
+    """What rows of the output are multiplied by to be in units of V."""
     return load(v_scale + head)
 
 

@@ -126,6 +126,12 @@ PRODUCER_REGISTERS = constexpr(32)  # registers per thread of a producer warp
 
 # ---- loader: loader/paged_tma
 @jit
+def key_source(block_ids, block_ids_stride, seq):
+    """Where a sequence's keys are: its row of page ids."""
+    return block_ids + as_int64(seq) * block_ids_stride
+
+
+@jit
 def first_page(tile):
     """Page of the sequence that a key tile starts in."""
     return tile * TILE_PAGES // PAGE_TILES
@@ -148,7 +154,7 @@ def page_at(ids, lane):
 @jit
 def open_pages(block_ids, block_ids_stride, seq, first, kv_len):
     """State of a walk over a task's pages: the sequence's page ids, the block in use, the next block, and the page where the next begins."""
-    page_row = block_ids + as_int64(seq) * block_ids_stride
+    page_row = key_source(block_ids, block_ids_stride, seq)
     start = first_page(first)
     ids = page_block(page_row, start, kv_len)
     return page_row, ids, page_block(page_row, start + PAGE_BLOCK, kv_len), start + PAGE_BLOCK

@@ -143,6 +143,12 @@ PRODUCER_REGISTERS = constexpr(32)  # registers per thread of a producer warp
 
 # ---- loader: loader/paged_tma
 @jit
+def key_source(block_ids, block_ids_stride, seq):
+    """Where a sequence's keys are: its row of page ids."""
+    return block_ids + as_int64(seq) * block_ids_stride
+
+
+@jit
 def first_page(tile):
     """Page of the sequence that a key tile starts in."""
     return tile * TILE_PAGES // PAGE_TILES
@@ -165,7 +171,7 @@ def page_at(ids, lane):
 @jit
 def open_pages(block_ids, block_ids_stride, seq, first, kv_len):
     """State of a walk over a task's pages: the sequence's page ids, the block in use, the next block, and the page where the next begins."""
-    page_row = block_ids + as_int64(seq) * block_ids_stride
+    page_row = key_source(block_ids, block_ids_stride, seq)
     start = first_page(first)
     ids = page_block(page_row, start, kv_len)
     return page_row, ids, page_block(page_row, start + PAGE_BLOCK, kv_len), start + PAGE_BLOCK
@@ -472,41 +478,21 @@ def merge_states(m, l, acc, more_m, more_l, more_o):
 
 
 @jit
-def add_whole_partials(partial_o, partial_ml, m, l, acc, r, d, keep, first_slot, first, splits):
-    """MERGE_UNROLL partials from `first` on join the state of every query row."""
-    slot = as_int64(first_slot + first)
-    # one address a row: those of further partials differ by constants, which are part of the instructions
-    ml = partial_ml + slot * (2 * COLUMNS) + r
-    o = partial_o + slot * (COLUMNS * HEAD_DIM) + ((r * HEAD_DIM)[:, None] + d[None, :])
-    more_m = ()
-    more_l = ()
-    more_o = ()
-    for u in static_range(MERGE_UNROLL):
-        here = first + u < splits
-        more_m = more_m + (load(ml + u * 2 * COLUMNS, mask=(r < ROWS) & here, other=float("-inf"), cache_modifier=".cg"),)
-        more_l = more_l + (load(ml + (u * 2 + 1) * COLUMNS, mask=(r < ROWS) & here, other=0.0, cache_modifier=".cg"),)
-        more_o = more_o + (load(o + u * COLUMNS * HEAD_DIM, mask=keep & here, other=0.0, cache_modifier=".cg"),)
-    return merge_states(m, l, acc, more_m, more_l, more_o)
-
-
-@jit
-def add_slices(partial_o, partial_ml, m, l, acc, row, d, first_slot, first, splits):
-    """SLICE_UNROLL times SLICE_ROWS partials from `first` on join the states of the tile's rows."""
-    part = rows(acc)
-    slot = as_int64(first_slot + first)
+def add_partials(partial_o, partial_ml, m, l, acc, first_slot, part, row, d, left, step: constexpr, reads: constexpr):
+    """Partials join the states of the tile's rows, `reads` for each, `step` slots apart: of query row `row` from slot first_slot + part on, as far as `left` of them are left."""
+    slot = as_int64(first_slot)
     # one address a row: those of further reads differ by constants, which are part of the instructions
     ml = partial_ml + slot * (2 * COLUMNS) + (part * (2 * COLUMNS) + row)
     o = partial_o + slot * (COLUMNS * HEAD_DIM) + ((part * (COLUMNS * HEAD_DIM) + row * HEAD_DIM)[:, None] + d[None, :])
-    left = splits - first - part
     more_m = ()
     more_l = ()
     more_o = ()
-    for u in static_range(SLICE_UNROLL):
-        here = left > u * SLICE_ROWS
-        more_m = more_m + (load(ml + u * SLICE_ROWS * 2 * COLUMNS, mask=here, other=float("-inf"), cache_modifier=".cg"),)
-        more_l = more_l + (load(ml + (u * SLICE_ROWS * 2 + 1) * COLUMNS, mask=here, other=0.0, cache_modifier=".cg"),)
+    for u in static_range(reads):
+        here = left > u * step
         there = here[:, None]
-        more_o = more_o + (load(o + u * SLICE_ROWS * COLUMNS * HEAD_DIM, mask=there, other=0.0, cache_modifier=".cg"),)
+        more_m = more_m + (load(ml + u * step * 2 * COLUMNS, mask=here, other=float("-inf"), cache_modifier=".cg"),)
+        more_l = more_l + (load(ml + (u * step * 2 + 1) * COLUMNS, mask=here, other=0.0, cache_modifier=".cg"),)
+        more_o = more_o + (load(o + u * step * COLUMNS * HEAD_DIM, mask=there, other=0.0, cache_modifier=".cg"),)
     return merge_states(m, l, acc, more_m, more_l, more_o)
 
 
@@ -519,7 +505,7 @@ def merge_all(kv_heads, partial_o, partial_ml, out, out_token_stride, out_head_s
     l = full_rows(acc, 0.0)
     m = full_rows(acc, float("-inf"))
     for s in range(0, splits, MERGE_UNROLL):
-        m, l, acc = add_whole_partials(partial_o, partial_ml, m, l, acc, r, d, keep, first_slot, s, splits)
+        m, l, acc = add_partials(partial_o, partial_ml, m, l, acc, first_slot + s, 0, r, d, where(r < ROWS, splits - s, 0), 1, MERGE_UNROLL)
     write_merged(kv_heads, out, out_token_stride, out_head_stride, lse, m, l, acc, r, d, keep, unit, seq, head)
 
 
@@ -557,8 +543,11 @@ def merge_slice(
     l = full_rows(acc, 0.0)
     m = full_rows(acc, float("-inf"))
     d = block * SLICE + cols(acc)
+    part = rows(acc)
     for s in range(0, splits, SLICE_ROWS * SLICE_UNROLL):
-        m, l, acc = add_slices(partial_o, partial_ml, m, l, acc, row, d, first_slot, s, splits)
+        m, l, acc = add_partials(
+            partial_o, partial_ml, m, l, acc, first_slot + s, part, row, d, splits - s - part, SLICE_ROWS, SLICE_UNROLL,
+        )
     top = reduce_max(m, 0)
     weight = exp2(m - where(top > float("-inf"), top, 0.0))
     total = reduce_sum(l * weight, 0)

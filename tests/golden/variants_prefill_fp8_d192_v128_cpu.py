@@ -281,7 +281,7 @@ def add_rest(q_rest, k_rest, full, i, s):
 # ---- scale: scale/per_tensor
 @jit
 def value_factor(v_scale):
-    """Prefill: what rows of the output are multiplied by to be in units of V."""
+    """What rows of the output are multiplied by to be in units of V."""
     return load(v_scale)
 
 

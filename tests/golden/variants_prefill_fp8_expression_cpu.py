@@ -257,7 +257,7 @@ def qk_rows(q, k_tile):
 # ---- scale: scale/per_tensor
 @jit
 def value_factor(v_scale):
-    """Prefill: what rows of the output are multiplied by to be in units of V."""
+    """What rows of the output are multiplied by to be in units of V."""
     return load(v_scale)
 
 

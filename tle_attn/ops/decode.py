@@ -15,7 +15,6 @@ from torch.library import define, impl, register_fake
 from ..errors import InputError, InputTypeError
 from ..runtime.decode import DecodePlan
 from ..runtime.inputs import check_counts
-from ..spec.tasks import RECORD
 from . import plans
 from .common import DEVICES, TAGS, on_device, scales_kind, want_dimensions, want_head_dim
 from .emulation import emulating, target_of
@@ -152,7 +151,7 @@ def _records(tasks: Tensor, plan: DecodePlan) -> Tensor:
         raise InputTypeError(f"tasks: dtype {str(tasks.dtype).removeprefix('torch.')} where int32 or int8 is wanted")
     if not tasks.is_contiguous() or tasks.data_ptr() % 16:
         raise InputError("tasks: must be contiguous and start at a multiple of 16 bytes")
-    size, wanted = tasks.numel() * tasks.element_size(), plan.tasks * RECORD * 4
+    size, wanted = tasks.numel() * tasks.element_size(), plan.needs["tasks"][1] * 4
     if size < wanted:
         raise InputError(f"tasks: {size} bytes where {wanted} are wanted for a batch of {plan.batch} with {plan.kv_heads} kv_heads; make the map for a larger batch")
     return tasks.view(-1) if tasks.dtype == torch.int32 else tasks.view(-1)[:wanted].view(torch.int32)

@@ -57,7 +57,7 @@ class DecodePlan(Plan):
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
         if "tasks" in self.workspace:
-            self.workspace["tasks"] = idle_tasks(self.tasks, self.device, self.kernel.mainloop.schedule.record_words)
+            self.workspace["tasks"] = self._idle_tasks()
 
     def _sizes(self) -> Needs:
         schedule, problem = self.kernel.mainloop.schedule, self.kernel.problem
@@ -194,9 +194,13 @@ class DecodePlan(Plan):
             self._launch(entry, grid, values, held)
         return out, lse
 
+    def _idle_tasks(self) -> torch.Tensor:
+        """A task map of this plan's size that is not planned yet."""
+        return idle_tasks(self.tasks, self.device, self.kernel.mainloop.schedule.record_words)
+
     def _check_records(self, records: torch.Tensor, kv_lens: torch.Tensor, **given: Any) -> None:
         """Debug mode: a task map is what the planner makes of this batch now."""
-        wanted = idle_tasks(self.tasks, self.device, self.kernel.mainloop.schedule.record_words)
+        wanted = self._idle_tasks()
         self.schedule(kv_lens, workspace={"tasks": wanted}, **given)
         if not records[: len(wanted)].equal(wanted):
             raise InputError(f"scheduled: the task map is another batch's; plan it again where {'kv_lens or block_ids' if given['block_ids'] is not None else 'kv_lens'} change")

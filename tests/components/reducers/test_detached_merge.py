@@ -124,7 +124,7 @@ MUTANTS = {
     "the attention kernel does not wait": ("    grid_wait()\n", "", "decode"),
     "it reads its task before it waits": ("    grid_wait()\n" + _TASK, _TASK + "    grid_wait()\n", "decode"),
     "maxima are not written": ("        store(ml + row, m, mask=row < ROWS)\n", "", "finish"),
-    "a part is left out": ("here = first + u < splits", "here = first + u < splits - 1", "add_whole_partials"),
+    "a part is left out": ("where(r < ROWS, splits - s, 0)", "where(r < ROWS, splits - s - 1, 0)", "merge_all"),
     "a slice is left out": ("range(slot - first_slot, ROWS", "range(slot - first_slot + 1, ROWS", "merge_partials"),
 }
 
