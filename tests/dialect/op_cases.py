@@ -1,4 +1,4 @@
-"""How each kernel of `op_kernels.py` is launched, and what it must compute: the reference is float64 arithmetic on the same inputs.
+"""How each kernel of `op_kernels` is launched, and what it must compute: the reference is float64 arithmetic on the same inputs.
 
 The same cases run on the emulation, on the emulated TLE and on a GPU.
 """
@@ -13,6 +13,7 @@ import torch
 from attrs import field, frozen
 
 MARK = "# ==== kernel text: the same for every target"
+KERNELS = tuple(Path(__file__).with_name("op_kernels") / f"{name}.py" for name in ("helpers", "programs", "shared", "products", "roles", "clusters"))
 
 
 @frozen
@@ -28,7 +29,7 @@ class OpCase:
     """One launch of one kernel.
 
     Attributes:
-        kernel: name in `op_kernels.py`.
+        kernel: name in `op_kernels`.
         ops: operations of the dialect that it is there for.
         signature: argument -> Triton's type name, or Box.
         inputs: generator -> argument values: tensors and numbers; tensors that the kernel writes are among them, filled with a poison value.
@@ -56,8 +57,7 @@ class OpCase:
 
 def kernel_text() -> str:
     """The kernels, to be put behind a target's prelude."""
-    text = Path(__file__).with_name("op_kernels.py").read_text()
-    return text[text.index(MARK):]
+    return f"{MARK}\n" + "\n\n".join(file.read_text().split(f"{MARK}\n")[1] for file in KERNELS)
 
 
 def ints(g: torch.Generator, *shape: int, low: int = -9, high: int = 10, dtype: torch.dtype = torch.int32) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """Every operation of the dialect on the GPU, in the emulation and in float64: `python -m tests.gpu.ops --out FILE`.
 
-The kernels are those of tests/dialect/op_kernels.py.  Each runs in a process of its own, so that one that hangs or loses the CUDA context
+The kernels are those of tests/dialect/op_kernels.  Each runs in a process of its own, so that one that hangs or loses the CUDA context
 spoils no other.  Differences are the largest ones of all written tensors, relative to the largest expected value.
 Exit status: 0 if all are right.
 """
@@ -134,7 +134,7 @@ def main() -> int:
         return 0
     if not has_hopper():
         sys.exit("the comparison needs an NVIDIA Hopper GPU (compute capability 9.0), and there is none here")
-    what = "Largest relative difference of each kernel of tests/dialect/op_kernels.py: GPU, emulation and float64, over three inputs."
+    what = "Largest relative difference of each kernel of tests/dialect/op_kernels: GPU, emulation and float64, over three inputs."
     record = Record(what, versions(), command_line("tests.gpu.ops", sys.argv[1:]))
     with ThreadPoolExecutor(options.jobs) as pool:
         for row in pool.map(in_own_process, BY_NAME):
