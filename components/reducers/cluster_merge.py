@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from attrs import field, frozen
 
-from tle_attn.components.reducers.split_merge import merge_as_last, merge_states, write_merged
+from tle_attn.components.reducers.split_merge import merge_as_last, merge_rows, merge_states, partial_constants, write_merged
 from tle_attn.dialect import (
     F32,
     alloc_barriers,
@@ -88,7 +88,7 @@ class ClusterMerge(Block):
     def constants(self, problem: Problem) -> dict[str, Constant]:
         share = self._share(problem)
         return {
-            "MERGE_UNROLL": Constant(max(1, 64 // problem.columns), "partials whose loads are in flight in the last arriver"),
+            **partial_constants(problem),
             "STATE_BYTES": Constant(share * (problem.value_tile_dim + 2) * 4, "bytes of a pushed state: numerators, maxima, sums"),
             "PULL": Constant(self.exchange == "pull", "states are read where they are"),
             "PULL_UNROLL": Constant(min(self.size, max(1, 64 // share)), "states whose reads are in flight"),

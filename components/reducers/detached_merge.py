@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from attrs import field, frozen
 
-from tle_attn.components.reducers.split_merge import finish, merge_all, merge_slice, partial_arguments, partial_constants  # noqa: F401  (the block's device text)
+from tle_attn.components.reducers.split_merge import finish, merge_all, merge_rows, merge_slice, partial_arguments, partial_constants  # noqa: F401  (the block's device text)
 from tle_attn.dialect import grid_wait, jit
 from tle_attn.spec import Argument, Block, Constant, Function, Problem
 from tle_attn.spec.problem import at_least
@@ -36,8 +36,7 @@ class DetachedMerge(Block):
 
     def constants(self, problem: Problem) -> dict[str, Constant]:
         return {
-            # as split_merge, so that both give the same bits, but for 16 columns, where this kernel would spill more than predicates
-            **partial_constants(problem, in_flight=128 if problem.columns == 8 else 64),
+            **partial_constants(problem),  # as split_merge, so that both give the same bits
             "DETACHED": Constant(True, "partial sums are merged by a kernel of its own"),
             "SLICE_ABOVE": Constant(self.slice_above, "parts above which the CTAs of a sequence's parts merge a slice each"),
         }

@@ -1,7 +1,7 @@
 """Split merge in the kernel: fp32 partial sums in a workspace, merged by the CTAs of the sequence themselves.
 
-Few splits: the last CTA to arrive (one atomic ticket) merges all of them.  Many: one merger would read every partial alone, so the first CTAs
-of the sequence wait until all partials are there and merge a slice each; that needs the whole grid resident at once, which the task says.
+Where the whole grid is resident at once, which the task says, the first CTAs of the sequence wait until all partials are there and merge a share each:
+few partials by some query rows, many by a slice of one row.  Elsewhere nobody may wait: the last CTA to arrive (one atomic ticket) merges all.
 Partials are unnormalised: numerator [slot][query row][head_dim], then the base-2 maximum and the sum [slot][2][query row].
 """
 
@@ -14,6 +14,7 @@ from tle_attn.dialect import (
     arrive_release,
     as_int64,
     atomic_add,
+    cdiv,
     cols,
     constexpr,
     exp2,
@@ -30,39 +31,40 @@ from tle_attn.dialect import (
     static_range,
     store,
     take_ticket,
-    tile_index,
     tile_zeros,
     wait_at_least,
     where,
 )
 from tle_attn.spec import Argument, Block, Constant, Function, Problem
 from tle_attn.spec.problem import at_least
-from tle_attn.spec.types import DType
-
-WARPS = 4
 
 
 @frozen(kw_only=True)
 class SplitMerge(Block):
-    """Last arriver up to `poll_above` splits, sliced polling above (0 = the last arriver always merges).  Left open: POLL_ABOVE with a task map, else 0.
+    """Last arriver up to `poll_above` splits, shares above (0 = the last arriver always merges).  Left open: POLL_ABOVE with a task map, else 0.
 
-    Source of the default: measured on an H200; above 8 splits one SM reading all partials costs more than the poll (docs/performance.md).
+    Attributes:
+        poll_above: splits above which the CTAs of a sequence wait for each other.
+        slice_above: splits above which a share is a slice of one row instead of rows.
+
+    Source of the defaults: measured on an H200 (docs/performance.md).  One SM that reads 8 partials of 32 query rows takes 4.5 us, four of them 1.5 us.
     """
 
     KIND = "reduce"
     NAME = "split_merge"
 
-    POLL_ABOVE = 8
+    POLL_ABOVE = 1
     #: CTAs without keys end at once
     HELPERS = False
 
-    poll_above: int | None = field(default=None, validator=optional(at_least(0, "number of splits above which a sequence's CTAs poll and merge a slice each")))
+    poll_above: int | None = field(default=None, validator=optional(at_least(0, "number of splits above which a sequence's CTAs wait for each other and merge a share each")))
+    slice_above: int = field(default=8, validator=at_least(0, "number of splits above which a share is a slice of one row"))
 
     def constants(self, problem: Problem) -> dict[str, Constant]:
         return {
-            "POLL_ABOVE": Constant(self.poll_above, "splits above which the CTAs of a sequence merge a slice each"),
-            # all partials of most sequences in one pass, where registers allow it
-            **partial_constants(problem, in_flight=128 if problem.columns <= 16 else 64),
+            "POLL_ABOVE": Constant(self.poll_above, "splits above which the CTAs of a sequence merge a share each"),
+            "SLICE_ABOVE": Constant(self.slice_above, "splits above which a share is a slice of a row"),
+            **partial_constants(problem),
             "DETACHED": Constant(False, "partial sums are merged by a kernel of its own"),
         }
 
@@ -73,16 +75,16 @@ class SplitMerge(Block):
         return (Function("finish"),)
 
 
-def partial_constants(problem: Problem, in_flight: int) -> dict[str, Constant]:
-    """Of the functions that merge partial sums; in_flight: partials that a slice reads at a time."""
-    # 32 slices of all query rows keep 32 CTAs busy; the compiler's scratch for a slice's last sum, 16 B x block, must not cost bf16 its second CTA
-    block = 32 if problem.columns == 8 or problem.dtype is DType.BF16 and problem.columns >= 32 else min(4 * problem.columns, problem.value_tile_dim)
-    lanes = WARPS * 32 * 4 // block
+def partial_constants(problem: Problem) -> dict[str, Constant]:
+    """Of the functions that merge partial sums."""
+    # a slice: 16 partials of 32 elements by the four warps, eight times: 128 partials, all of most sequences, in one pass
     return {
-        "MERGE_UNROLL": Constant(max(1, 64 // problem.columns), "partials whose loads are in flight in the last arriver"),
-        "SLICE": Constant(block, "head elements that a polling CTA merges at a time"),
-        "SLICE_ROWS": Constant(lanes, "partials that a polling CTA reads at a time"),
-        "SLICE_UNROLL": Constant(max(1, in_flight // lanes), "such reads in flight"),
+        "MERGE_UNROLL": Constant(8, "partials whose loads are in flight where rows are merged"),
+        "SHARE_ROWS": Constant(max(1, 4 * 128 // problem.value_tile_dim), "query rows of a share"),
+        "MERGE_ROWS": Constant(max(1, 8 * 128 // problem.value_tile_dim), "query rows that the last arriver merges at a time"),
+        "SLICE": Constant(32, "head elements of a slice"),
+        "SLICE_ROWS": Constant(16, "partials that are read at a time for a slice"),
+        "SLICE_UNROLL": Constant(8, "such reads in flight"),
     }
 
 
@@ -119,7 +121,7 @@ def finish(args, o, m, l, unit, seq, head, slot, first_slot, splits, flags, stat
                 if (splits <= POLL_ABOVE) | (flags % 2 == 0):
                     merge_as_last(args, counter, unit, seq, head, first_slot, splits, splits)
                 else:
-                    merge_by_slices(args, counter, unit, seq, head, slot - first_slot, first_slot, splits)
+                    merge_shares(args, counter, unit, seq, head, slot - first_slot, first_slot, splits)
 
 
 @jit
@@ -174,12 +176,20 @@ def add_partials(args, m, l, acc, first_slot, part, row, d, left, step: constexp
 
 @jit
 def merge_all(args, unit, seq, head, first_slot, splits):
-    """All query rows, all splits, in slot order (so the result does not depend on who came last)."""
-    r, d = tile_index(COLUMNS, VALUE_DIM, 4)
-    keep = (r < ROWS)[:, None] & (d < VALUE_ELEMENTS if VALUES_PADDED else d >= 0)[None, :]
-    acc = tile_zeros(COLUMNS, VALUE_DIM, 4)
+    """All query rows."""
+    for block in range(cdiv(ROWS, MERGE_ROWS)):
+        merge_rows(args, unit, seq, head, first_slot, splits, block, MERGE_ROWS)
+
+
+@jit
+def merge_rows(args, unit, seq, head, first_slot, splits, block, height: constexpr):
+    """`height` query rows, all splits in slot order (so the result does not depend on who merges)."""
+    acc = tile_zeros(height, VALUE_DIM, 4)
     l = full_rows(acc, 0.0)
     m = full_rows(acc, float("-inf"))
+    r = block * height + rows(acc)
+    d = cols(acc)
+    keep = (r < ROWS)[:, None] & (d < VALUE_ELEMENTS if VALUES_PADDED else d >= 0)[None, :]
     for s in range(0, splits, MERGE_UNROLL):
         m, l, acc = add_partials(args, m, l, acc, first_slot + s, 0, r, d, where(r < ROWS, splits - s, 0), 1, MERGE_UNROLL)
     write_merged(args, m, l, acc, r, d, keep, unit, seq, head)
@@ -193,15 +203,21 @@ def write_merged(args, m, l, acc, r, d, keep, unit, seq, head):
 
 
 @jit
-def merge_by_slices(args, counter, unit, seq, head, part, first_slot, splits):
-    """The first CTAs of the sequence wait for all partials and merge a slice each; the last to leave resets the counters."""
+def merge_shares(args, counter, unit, seq, head, part, first_slot, splits):
+    """The first CTAs of the sequence wait for all partials and merge a share each; the last to leave resets the counters."""
     arrive_release(counter)
-    mergers = minimum(splits, ROWS * (VALUE_DIM // SLICE))
+    shares = cdiv(ROWS, SHARE_ROWS)
+    if splits > SLICE_ABOVE:
+        shares = ROWS * (VALUE_DIM // SLICE)
+    mergers = minimum(splits, shares)
     if part < mergers:
         wait_at_least(counter, splits)
         ticket = take_ticket(counter + 1)
-        for block in range(part, ROWS * (VALUE_DIM // SLICE), mergers):
-            merge_slice(args, unit, seq, head, first_slot, splits, block // (VALUE_DIM // SLICE), block % (VALUE_DIM // SLICE))
+        for share in range(part, shares, mergers):
+            if splits > SLICE_ABOVE:
+                merge_slice(args, unit, seq, head, first_slot, splits, share // (VALUE_DIM // SLICE), share % (VALUE_DIM // SLICE))
+            else:
+                merge_rows(args, unit, seq, head, first_slot, splits, share, SHARE_ROWS)
         reset_after(counter, ticket, mergers - 1)
 
 
