@@ -47,8 +47,8 @@ def measure(recipe: Recipe, case: Case, timer: Timer) -> dict[str, Any]:
     heads = {"query_heads": case.heads[0], "kv_heads": case.heads[1]}
     plain = tle_attn.plan(recipe, batch=case.requests, **heads)
     cascade = tle_attn.cascade(recipe, groups=[case.requests], **heads)
-    plain.schedule(whole_lens)
-    cascade.schedule(tables["prefix_lens"], tables["suffix_lens"])
+    plain.schedule(whole_lens, block_ids=whole_ids)
+    cascade.schedule(**tables)
     outs = [torch.empty_like(q) for _ in range(2)]
 
     def run_plain() -> None:

@@ -26,7 +26,7 @@ OTHER = {
     "producer_registers": 40, "cap": 30.0, "window": 17, "dtype": DType.F32,
     "base": "2", "unroll": 2, "count": 3, "empty_row": "nan", "registers": True, "sums": "fp32",
     "bias": -3.0, "size": 2, "score.value": "s - rate * (query - key)", "score.numbers": {"rate": 0.25}, "mask.value": "query - key < sinks + window",
-    "mask.numbers": {"sinks": 4, "window": 256}, "pdl": True, "page_ids": True, "exchange": "pull", "merge": "sharded", "slice_above": 3,
+    "mask.numbers": {"sinks": 4, "window": 256}, "pdl": True, "page_ids": False, "exchange": "pull", "merge": "sharded", "slice_above": 3,
 }  # fmt: skip
 #: options that ask for a check of the recipe and change nothing in the kernel
 PROMISES = {"batch_invariant"}

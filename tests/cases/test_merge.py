@@ -28,7 +28,7 @@ def test_12_parts_before_the_window_are_empty(seed):
 
 def test_12_sliced_merge_of_empty_states(seed):
     """The same by polling; a task map, so that parts may wait for each other."""
-    kernel = kernel_of(DYNAMIC, {"schedule.min_tokens": 64, "reduce.poll_above": 1}, query_tokens=3)
+    kernel = kernel_of(DYNAMIC, {"schedule.min_tokens": 64, "reduce.slice_above": 1}, query_tokens=3)
     problem = problem_for(kernel, (6 * 64 + 1, 0), seed=seed)
     plan = plan_for(kernel, problem)
     result = launch(plan, problem)

@@ -53,7 +53,7 @@ def test_edges_of_the_ring(stages, edges):
 
 
 def test_batches_make_the_tasks_that_they_promise(monkeypatch):
-    """Unsplit tasks of every edge; merges of a few parts and of more parts than the last arriver takes."""
+    """Unsplit tasks of every edge; merges of few parts, which are shared by rows, and of many, by slices."""
     seen = []
     schedule = DecodePlan.schedule
 
@@ -66,8 +66,8 @@ def test_batches_make_the_tasks_that_they_promise(monkeypatch):
     report = explore(kernel, seeds=1)
     whole, few, many = seen
     assert {r[2] for r in whole} == set(ring_edges(kernel)) and {r[6] for r in whole} == {1}
-    assert 2 <= max(r[6] for r in few) <= kernel.mainloop.reduce.poll_above
-    assert max(r[6] for r in many) > kernel.mainloop.reduce.poll_above and {r[7] & 1 for r in many} == {1}, "all resident, so they poll"
+    assert kernel.mainloop.reduce.poll_above < max(r[6] for r in few) <= kernel.mainloop.reduce.slice_above
+    assert max(r[6] for r in many) > kernel.mainloop.reduce.slice_above and {r[7] & 1 for r in many} == {1}, "all resident, so they poll"
     assert report.polls > 0 and len(batches_of(kernel)) == 3
 
 

@@ -20,9 +20,9 @@ SCHEDULES = 6
 KERNEL = Kernel(
     name="mutants",
     problem=Problem(head_dim=64, page=32),
-    mainloop=DecodeMainloop(ring=MbarrierRing(stages=2), schedule=TaskMap(min_tokens=64), reduce=SplitMerge(poll_above=2)),
+    mainloop=DecodeMainloop(ring=MbarrierRing(stages=2), schedule=TaskMap(min_tokens=64), reduce=SplitMerge(poll_above=2, slice_above=4)),
 )
-#: (lengths, multiprocessors of two CTAs): tasks of 7 tiles, the last not full; two parts, which the last arriver merges; six parts, which poll
+#: (lengths, multiprocessors of two CTAs): tasks of 7 tiles, the last not full; two parts, which the last arriver merges; six parts, which poll and merge slices
 RINGS, FEW, MANY = ([7 * 64 - 3] * 2, 1), ([100], 1), ([6 * 64], 3)
 
 #: name: (batch, text, what it becomes, kinds of report)
@@ -78,7 +78,7 @@ class Runner:
         if text is not None:
             self.executor.module = load_mutant(text, folder)
         self.plan = DecodePlan(kernel=KERNEL, batch=len(lengths), query_heads=8, kv_heads=1, target="cpu", device=torch.device("cpu"), executor=self.executor)
-        self.plan.schedule(self.problem.kv_lens)
+        self.plan.schedule(**self.problem.lengths)
 
     def run(self, seed: int) -> torch.Tensor:
         self.executor.seed = seed

@@ -232,7 +232,7 @@ def test_a_point_that_is_no_kernel_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_compiler_that_passes_arguments_in_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = compile_kernel(tle_attn.load(RECIPE).kernel(), "plan_tasks")
+    compiled = compile_kernel(tle_attn.load(RECIPE).set({"schedule.page_ids": False}).kernel(), "plan_tasks")
     assert [p.kind for p in parameters_of(compiled)] == ["pointer", "pointer", "i32", "i32", "i32", "i32", "i32"]
     ptx = compiled.asm["ptx"].replace(".param .u32 plan_tasks_param_2", ".param .u64 plan_tasks_param_2")
     monkeypatch.setattr(type(compiled), "asm", {"ptx": ptx})

@@ -196,7 +196,8 @@ P_EXPONENT = constexpr(0.0)  # P, l and O carry 2**P_EXPONENT
 P_LIMIT = constexpr(1048576.0)  # P above this moves the reference maximum
 SPLITS = constexpr(16)  # parts of a sequence at most
 MIN_TILES = constexpr(8)  # key tiles of a part at least
-MERGE_UNROLL = constexpr(8)  # partials whose loads are in flight in the last arriver
+MERGE_UNROLL = constexpr(8)  # partials whose loads are in flight where rows are merged
+MERGE_ROWS = constexpr(8)  # query rows that the last arriver merges at a time
 OUT_DTYPE = constexpr(BF16)  # element type of the output
 PRODUCER_REGISTERS = constexpr(32)  # registers per thread of a producer warp
 
@@ -462,12 +463,22 @@ def add_partials(partial_o, partial_ml, m, l, acc, first_slot, part, row, d, lef
 
 @jit
 def merge_all(partial_o, partial_ml, out, out_token_stride, out_head_stride, unit, seq, head, first_slot, splits):
-    """All query rows, all splits, in slot order (so the result does not depend on who came last)."""
-    r, d = tile_index(COLUMNS, HEAD_DIM, 4)
-    keep = (r < ROWS)[:, None] & (d >= 0)[None, :]
-    acc = tile_zeros(COLUMNS, HEAD_DIM, 4)
+    """All query rows."""
+    for block in range(cdiv(ROWS, MERGE_ROWS)):
+        merge_rows(partial_o, partial_ml, out, out_token_stride, out_head_stride, unit, seq, head, first_slot, splits, block, MERGE_ROWS)
+
+
+@jit
+def merge_rows(
+    partial_o, partial_ml, out, out_token_stride, out_head_stride, unit, seq, head, first_slot, splits, block, height: constexpr,
+):
+    """`height` query rows, all splits in slot order (so the result does not depend on who merges)."""
+    acc = tile_zeros(height, HEAD_DIM, 4)
     l = full_rows(acc, 0.0)
     m = full_rows(acc, float("-inf"))
+    r = block * height + rows(acc)
+    d = cols(acc)
+    keep = (r < ROWS)[:, None] & (d >= 0)[None, :]
     for s in range(0, splits, MERGE_UNROLL):
         m, l, acc = add_partials(partial_o, partial_ml, m, l, acc, first_slot + s, 0, r, d, where(r < ROWS, splits - s, 0), 1, MERGE_UNROLL)
     write_merged(out, out_token_stride, out_head_stride, l, acc, r, d, keep, unit, seq, head)

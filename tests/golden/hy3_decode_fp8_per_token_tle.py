@@ -6,7 +6,9 @@ tle_attn 0.1.0. SPDX-License-Identifier: Apache-2.0
 Blocks: loader=paged_tma, ring=mbarrier, qk=small_m, scale=per_token_head, mask[0]=causal, softmax=online, v_operand=fp8_register, schedule=task_map, reduce=split_merge, epilogue=store, mainloop=decode.
 
 Kernel plan_tasks, grid (tasks,), 4 warps; arguments in order:
-    tasks: *i32 - task records [tasks, 8]
+    block_ids: *i32 - page ids [batch, table width]; entries past a sequence's last page are not read
+    block_ids_stride: i64 - elements from one sequence's page ids to the next
+    tasks: *i32 - task records [tasks, 40]
     kv_lens: *i32 - tokens in the cache [batch]
     new_tokens: i32 - tokens to add to kv_lens: 0 if it counts this step's tokens already
     batch: i32 - sequences
@@ -30,7 +32,7 @@ Kernel decode, grid (tasks,), 4 warps, at most 128 registers a thread; arguments
     k_scale_row_stride: i64 - elements from one row of scales to the next
     k_scale_head_stride: i64 - elements from one kv head's scales to the next
     v_scale: *f32 - scale of V [kv heads]
-    tasks: *i32 - task records [tasks, 8]
+    tasks: *i32 - task records [tasks, 40]
     kv_heads: i32 - key/value heads
     partial_o: *f32 - numerators of split sequences [slots, columns, head_dim]
     partial_ml: *f32 - base-2 maximum and sum of split sequences [slots, 2, columns]
@@ -57,6 +59,7 @@ constexpr = tl.constexpr
 BF16 = tl.bfloat16
 F32 = tl.float32
 FP8 = tl.float8e4nv
+I32 = tl.int32
 PENDING = constexpr(tle.gpu.PENDING)  # plain strings in TLE; the JIT reads only constexpr globals
 READY = constexpr(tle.gpu.READY)
 program_id = tl.program_id
@@ -191,6 +194,11 @@ def smem_store(buffer, tile):
 
 
 @triton.jit
+def smem_load(buffer):
+    return tl.load(tle.gpu.local_ptr(buffer))
+
+
+@triton.jit
 def zero_rows(buffer, start):
     at = tle.gpu.local_ptr(buffer)
     tile = tl.load(at)
@@ -285,12 +293,16 @@ P_EXPONENT = constexpr(7.0)  # P, l and O carry 2**P_EXPONENT
 P_LIMIT = constexpr(448.0)  # P above this moves the reference maximum
 MIN_TILES = constexpr(8)  # key tiles of a task at least
 WAVES = constexpr(4)  # tasks for each slot where there is much to read in many sequences
-RECORD = constexpr(8)  # int32 words of a task record
+RECORD = constexpr(40)  # int32 words of a task record
+FIRST_ID = constexpr(8)  # word of a task record where its page ids begin
 PLAN_BLOCK = constexpr(256)  # sequences that the planner looks at together
-POLL_ABOVE = constexpr(8)  # splits above which the CTAs of a sequence merge a slice each
-MERGE_UNROLL = constexpr(8)  # partials whose loads are in flight in the last arriver
-SLICE = constexpr(32)  # head elements that a polling CTA merges at a time
-SLICE_ROWS = constexpr(16)  # partials that a polling CTA reads at a time
+POLL_ABOVE = constexpr(1)  # splits above which the CTAs of a sequence merge a share each
+SLICE_ABOVE = constexpr(8)  # splits above which a share is a slice of a row
+MERGE_UNROLL = constexpr(8)  # partials whose loads are in flight where rows are merged
+SHARE_ROWS = constexpr(4)  # query rows of a share
+MERGE_ROWS = constexpr(8)  # query rows that the last arriver merges at a time
+SLICE = constexpr(32)  # head elements of a slice
+SLICE_ROWS = constexpr(16)  # partials that are read at a time for a slice
 SLICE_UNROLL = constexpr(8)  # such reads in flight
 OUT_DTYPE = constexpr(BF16)  # element type of the output
 PRODUCER_REGISTERS = constexpr(48)  # registers per thread of a producer warp
@@ -324,11 +336,11 @@ def page_at(ids, lane):
 
 
 @jit
-def open_pages(block_ids, block_ids_stride, seq, first, kv_len):
+def open_pages(block_ids, block_ids_stride, seq, first, kv_len, first_ids):
     """State of a walk over a task's pages: the sequence's page ids, the block in use, the next block, and the page where the next begins."""
     page_row = key_source(block_ids, block_ids_stride, seq)
     start = first_page(first)
-    ids = page_block(page_row, start, kv_len)
+    ids = smem_load(first_ids)
     return page_row, ids, page_block(page_row, start + PAGE_BLOCK, kv_len), start + PAGE_BLOCK
 
 
@@ -525,6 +537,12 @@ def task(tasks):
 
 
 @jit
+def task_pages(tasks):
+    """Page ids of this CTA's record, one a lane."""
+    return load(tasks + program_id(0) * RECORD + FIRST_ID + vec_index(PAGE_BLOCK))
+
+
+@jit
 def lengths(kv_lens, new_tokens, batch, base):
     """Key tiles of PLAN_BLOCK sequences from `base` on, and which of them exist."""
     seq = base + vec_index(PLAN_BLOCK)
@@ -589,7 +607,10 @@ def choose_chunk(kv_lens, new_tokens, batch, slots, total, longest):
 
 
 @jit
-def write_record(kv_lens, new_tokens, kv_heads, slots, l2_tiles, record, seq, head, part, parts, first_slot, per_head, total):
+def write_record(
+    block_ids, block_ids_stride, kv_lens, new_tokens, kv_heads, slots, l2_tiles, record, seq, head, part, parts, first_slot, per_head,
+    total,
+):
     """Part `part` of `parts` equal parts of a sequence."""
     kv_len = load(kv_lens + seq) + new_tokens
     first, last = tile_range(kv_len)
@@ -604,6 +625,10 @@ def write_record(kv_lens, new_tokens, kv_heads, slots, l2_tiles, record, seq, he
     store(record + 6, parts)
     resident = 1 if per_head * kv_heads <= slots else 0
     store(record + 7, head * 4 + resident + (2 if total > l2_tiles else 0))
+    store(
+        record + FIRST_ID + vec_index(PAGE_BLOCK),
+        page_block(key_source(block_ids, block_ids_stride, seq), first_page(first + start), kv_len),
+    )
 
 
 # ---- reduce: reduce/split_merge
@@ -635,7 +660,7 @@ def finish(
                 partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, unit, seq, head, first_slot, splits, splits,
             )
         else:
-            merge_by_slices(
+            merge_shares(
                 partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, unit, seq, head, slot - first_slot, first_slot,
                 splits,
             )
@@ -691,12 +716,22 @@ def add_partials(partial_o, partial_ml, m, l, acc, first_slot, part, row, d, lef
 
 @jit
 def merge_all(partial_o, partial_ml, out, out_token_stride, out_head_stride, unit, seq, head, first_slot, splits):
-    """All query rows, all splits, in slot order (so the result does not depend on who came last)."""
-    r, d = tile_index(COLUMNS, HEAD_DIM, 4)
-    keep = (r < ROWS)[:, None] & (d >= 0)[None, :]
-    acc = tile_zeros(COLUMNS, HEAD_DIM, 4)
+    """All query rows."""
+    for block in range(cdiv(ROWS, MERGE_ROWS)):
+        merge_rows(partial_o, partial_ml, out, out_token_stride, out_head_stride, unit, seq, head, first_slot, splits, block, MERGE_ROWS)
+
+
+@jit
+def merge_rows(
+    partial_o, partial_ml, out, out_token_stride, out_head_stride, unit, seq, head, first_slot, splits, block, height: constexpr,
+):
+    """`height` query rows, all splits in slot order (so the result does not depend on who merges)."""
+    acc = tile_zeros(height, HEAD_DIM, 4)
     l = full_rows(acc, 0.0)
     m = full_rows(acc, float("-inf"))
+    r = block * height + rows(acc)
+    d = cols(acc)
+    keep = (r < ROWS)[:, None] & (d >= 0)[None, :]
     for s in range(0, splits, MERGE_UNROLL):
         m, l, acc = add_partials(partial_o, partial_ml, m, l, acc, first_slot + s, 0, r, d, where(r < ROWS, splits - s, 0), 1, MERGE_UNROLL)
     write_merged(out, out_token_stride, out_head_stride, l, acc, r, d, keep, unit, seq, head)
@@ -709,18 +744,26 @@ def write_merged(out, out_token_stride, out_head_stride, l, acc, r, d, keep, uni
 
 
 @jit
-def merge_by_slices(partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, unit, seq, head, part, first_slot, splits):
-    """The first CTAs of the sequence wait for all partials and merge a slice each; the last to leave resets the counters."""
+def merge_shares(partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, unit, seq, head, part, first_slot, splits):
+    """The first CTAs of the sequence wait for all partials and merge a share each; the last to leave resets the counters."""
     arrive_release(counter)
-    mergers = minimum(splits, ROWS * (HEAD_DIM // SLICE))
+    shares = cdiv(ROWS, SHARE_ROWS)
+    if splits > SLICE_ABOVE:
+        shares = ROWS * (HEAD_DIM // SLICE)
+    mergers = minimum(splits, shares)
     if part < mergers:
         wait_at_least(counter, splits)
         ticket = take_ticket(counter + 1)
-        for block in range(part, ROWS * (HEAD_DIM // SLICE), mergers):
-            merge_slice(
-                partial_o, partial_ml, out, out_token_stride, out_head_stride, unit, seq, head, first_slot, splits,
-                block // (HEAD_DIM // SLICE), block % (HEAD_DIM // SLICE),
-            )
+        for share in range(part, shares, mergers):
+            if splits > SLICE_ABOVE:
+                merge_slice(
+                    partial_o, partial_ml, out, out_token_stride, out_head_stride, unit, seq, head, first_slot, splits,
+                    share // (HEAD_DIM // SLICE), share % (HEAD_DIM // SLICE),
+                )
+            else:
+                merge_rows(
+                    partial_o, partial_ml, out, out_token_stride, out_head_stride, unit, seq, head, first_slot, splits, share, SHARE_ROWS,
+                )
         reset_after(counter, ticket, mergers - 1)
 
 
@@ -776,7 +819,7 @@ def value_unit(v_scale, unit, head):
 
 # ---- schedule: schedule/task_map
 @jit
-def plan_tasks(tasks, kv_lens, new_tokens, batch, kv_heads, slots, l2_tiles):
+def plan_tasks(block_ids, block_ids_stride, tasks, kv_lens, new_tokens, batch, kv_heads, slots, l2_tiles):
     """Planner kernel: CTA j writes record j of the attention kernel's grid."""
     slots_ = maximum(slots // kv_heads, 1)
     total, longest = measure(kv_lens, new_tokens, batch)
@@ -806,7 +849,10 @@ def plan_tasks(tasks, kv_lens, new_tokens, batch, kv_heads, slots, l2_tiles):
                 n = reduce_sum(where(mine, parts, 0), 0)
                 part = index - reduce_sum(where(mine, end - parts, 0), 0)
                 first_slot = reduce_sum(where(mine, split_end - split, 0), 0)
-                write_record(kv_lens, new_tokens, kv_heads, slots, l2_tiles, record, seq, head, part, n, first_slot, per_head, total)
+                write_record(
+                    block_ids, block_ids_stride, kv_lens, new_tokens, kv_heads, slots, l2_tiles, record, seq, head, part, n, first_slot,
+                    per_head, total,
+                )
             before += reduce_sum(parts, 0)
             split_before += reduce_sum(split, 0)
 
@@ -887,10 +933,10 @@ def attend(
 @jit
 def load_keys(
     k_desc, block_ids, block_ids_stride, k_scale, k_scale_page_stride, k_scale_row_stride, k_scale_head_stride, seq, head, first, count,
-    kv_len, flags, boxes, k_scales, full, scales_full, empty,
+    kv_len, flags, first_ids, boxes, k_scales, full, scales_full, empty,
 ):
     """Producer role: K tiles, and their scales where every key has one."""
-    page_row, ids, later, end = open_pages(block_ids, block_ids_stride, seq, first, kv_len)
+    page_row, ids, later, end = open_pages(block_ids, block_ids_stride, seq, first, kv_len, first_ids)
     evict_first(flags // 2)
     scales = fetch_key_scales(k_scale, k_scale_page_stride, k_scale_row_stride, k_scale_head_stride, ids, 0, first, head)
     for i in range(count):
@@ -909,9 +955,9 @@ def load_keys(
 
 
 @jit
-def load_values(v_desc, block_ids, block_ids_stride, seq, head, first, count, kv_len, flags, boxes, full, empty):
+def load_values(v_desc, block_ids, block_ids_stride, seq, head, first, count, kv_len, flags, first_ids, boxes, full, empty):
     """Producer role: V tiles."""
-    page_row, ids, later, end = open_pages(block_ids, block_ids_stride, seq, first, kv_len)
+    page_row, ids, later, end = open_pages(block_ids, block_ids_stride, seq, first, kv_len, first_ids)
     evict_first(flags // 2)
     for i in range(count):
         page = first_page(first + i)
@@ -937,12 +983,14 @@ def decode(
     """One task of the batch: every query row of a (sequence, key/value head) pair against a run of its keys."""
     # before the set-up, which hides the loads
     seq, head, first, count, kv_len, slot, first_slot, splits, flags = task(tasks)
+    ids = task_pages(tasks)
     k_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
     v_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
     q_smem = alloc([COLUMNS, HEAD_DIM], DTYPE)
     p_smem = alloc([2, COLUMNS, TILE], DTYPE)
     k_boxes = k_ring
     v_boxes = v_ring
+    first_ids = alloc_plain([PAGE_BLOCK], I32)
     k_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES, more=True)
     v_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES, more=True)
     k_scales = alloc_plain([STAGES, TILE], F32)
@@ -952,6 +1000,7 @@ def decode(
     fence_async()
     if slot == -2:
         return
+    smem_store(first_ids, ids)
     warp_specialize(
         [
             (
@@ -966,10 +1015,13 @@ def decode(
                 load_keys,
                 (
                     k_desc, block_ids, block_ids_stride, k_scale, k_scale_page_stride, k_scale_row_stride, k_scale_head_stride, seq, head,
-                    first, count, kv_len, flags, k_boxes, k_scales, k_full, scales_full, k_empty,
+                    first, count, kv_len, flags, first_ids, k_boxes, k_scales, k_full, scales_full, k_empty,
                 ),
             ),
-            (load_values, (v_desc, block_ids, block_ids_stride, seq, head, first, count, kv_len, flags, v_boxes, v_full, v_empty)),
+            (
+                load_values,
+                (v_desc, block_ids, block_ids_stride, seq, head, first, count, kv_len, flags, first_ids, v_boxes, v_full, v_empty),
+            ),
         ],
         [1, 1],
         [PRODUCER_REGISTERS, PRODUCER_REGISTERS],

@@ -120,10 +120,13 @@ MIN_TILES = constexpr(8)  # key tiles of a task at least
 WAVES = constexpr(4)  # tasks for each slot where there is much to read in many sequences
 RECORD = constexpr(8)  # int32 words of a task record
 PLAN_BLOCK = constexpr(256)  # sequences that the planner looks at together
-POLL_ABOVE = constexpr(8)  # splits above which the CTAs of a sequence merge a slice each
-MERGE_UNROLL = constexpr(8)  # partials whose loads are in flight in the last arriver
-SLICE = constexpr(32)  # head elements that a polling CTA merges at a time
-SLICE_ROWS = constexpr(16)  # partials that a polling CTA reads at a time
+POLL_ABOVE = constexpr(1)  # splits above which the CTAs of a sequence merge a share each
+SLICE_ABOVE = constexpr(8)  # splits above which a share is a slice of a row
+MERGE_UNROLL = constexpr(8)  # partials whose loads are in flight where rows are merged
+SHARE_ROWS = constexpr(4)  # query rows of a share
+MERGE_ROWS = constexpr(8)  # query rows that the last arriver merges at a time
+SLICE = constexpr(32)  # head elements of a slice
+SLICE_ROWS = constexpr(16)  # partials that are read at a time for a slice
 SLICE_UNROLL = constexpr(8)  # such reads in flight
 OUT_DTYPE = constexpr(BF16)  # element type of the output
 PRODUCER_REGISTERS = constexpr(32)  # registers per thread of a producer warp
@@ -381,7 +384,7 @@ def finish(
                 partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, unit, seq, head, first_slot, splits, splits,
             )
         else:
-            merge_by_slices(
+            merge_shares(
                 partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, unit, seq, head, slot - first_slot, first_slot,
                 splits,
             )
@@ -437,12 +440,22 @@ def add_partials(partial_o, partial_ml, m, l, acc, first_slot, part, row, d, lef
 
 @jit
 def merge_all(partial_o, partial_ml, out, out_token_stride, out_head_stride, unit, seq, head, first_slot, splits):
-    """All query rows, all splits, in slot order (so the result does not depend on who came last)."""
-    r, d = tile_index(COLUMNS, HEAD_DIM, 4)
-    keep = (r < ROWS)[:, None] & (d >= 0)[None, :]
-    acc = tile_zeros(COLUMNS, HEAD_DIM, 4)
+    """All query rows."""
+    for block in range(cdiv(ROWS, MERGE_ROWS)):
+        merge_rows(partial_o, partial_ml, out, out_token_stride, out_head_stride, unit, seq, head, first_slot, splits, block, MERGE_ROWS)
+
+
+@jit
+def merge_rows(
+    partial_o, partial_ml, out, out_token_stride, out_head_stride, unit, seq, head, first_slot, splits, block, height: constexpr,
+):
+    """`height` query rows, all splits in slot order (so the result does not depend on who merges)."""
+    acc = tile_zeros(height, HEAD_DIM, 4)
     l = full_rows(acc, 0.0)
     m = full_rows(acc, float("-inf"))
+    r = block * height + rows(acc)
+    d = cols(acc)
+    keep = (r < ROWS)[:, None] & (d >= 0)[None, :]
     for s in range(0, splits, MERGE_UNROLL):
         m, l, acc = add_partials(partial_o, partial_ml, m, l, acc, first_slot + s, 0, r, d, where(r < ROWS, splits - s, 0), 1, MERGE_UNROLL)
     write_merged(out, out_token_stride, out_head_stride, l, acc, r, d, keep, unit, seq, head)
@@ -455,18 +468,26 @@ def write_merged(out, out_token_stride, out_head_stride, l, acc, r, d, keep, uni
 
 
 @jit
-def merge_by_slices(partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, unit, seq, head, part, first_slot, splits):
-    """The first CTAs of the sequence wait for all partials and merge a slice each; the last to leave resets the counters."""
+def merge_shares(partial_o, partial_ml, out, out_token_stride, out_head_stride, counter, unit, seq, head, part, first_slot, splits):
+    """The first CTAs of the sequence wait for all partials and merge a share each; the last to leave resets the counters."""
     arrive_release(counter)
-    mergers = minimum(splits, ROWS * (HEAD_DIM // SLICE))
+    shares = cdiv(ROWS, SHARE_ROWS)
+    if splits > SLICE_ABOVE:
+        shares = ROWS * (HEAD_DIM // SLICE)
+    mergers = minimum(splits, shares)
     if part < mergers:
         wait_at_least(counter, splits)
         ticket = take_ticket(counter + 1)
-        for block in range(part, ROWS * (HEAD_DIM // SLICE), mergers):
-            merge_slice(
-                partial_o, partial_ml, out, out_token_stride, out_head_stride, unit, seq, head, first_slot, splits,
-                block // (HEAD_DIM // SLICE), block % (HEAD_DIM // SLICE),
-            )
+        for share in range(part, shares, mergers):
+            if splits > SLICE_ABOVE:
+                merge_slice(
+                    partial_o, partial_ml, out, out_token_stride, out_head_stride, unit, seq, head, first_slot, splits,
+                    share // (HEAD_DIM // SLICE), share % (HEAD_DIM // SLICE),
+                )
+            else:
+                merge_rows(
+                    partial_o, partial_ml, out, out_token_stride, out_head_stride, unit, seq, head, first_slot, splits, share, SHARE_ROWS,
+                )
         reset_after(counter, ticket, mergers - 1)
 
 

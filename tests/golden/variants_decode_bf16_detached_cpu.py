@@ -6,7 +6,9 @@ tle_attn 0.1.0. SPDX-License-Identifier: Apache-2.0
 Blocks: loader=paged_tma, ring=mbarrier, qk=small_m, scale=softmax, mask[0]=causal, softmax=online, v_operand=direct, schedule=task_map, reduce=detached_merge, epilogue=store, mainloop=decode.
 
 Kernel plan_tasks, grid (tasks,), 4 warps; arguments in order:
-    tasks: *i32 - task records [tasks, 8]
+    block_ids: *i32 - page ids [batch, table width]; entries past a sequence's last page are not read
+    block_ids_stride: i64 - elements from one sequence's page ids to the next
+    tasks: *i32 - task records [tasks, 40]
     kv_lens: *i32 - tokens in the cache [batch]
     new_tokens: i32 - tokens to add to kv_lens: 0 if it counts this step's tokens already
     batch: i32 - sequences
@@ -15,7 +17,7 @@ Kernel plan_tasks, grid (tasks,), 4 warps; arguments in order:
     l2_tiles: i32 - key tiles (with their value tiles) of one kv head that fit the L2 cache
 
 Kernel merge_partials, grid (tasks,), after decode, 4 warps; arguments in order:
-    tasks: *i32 - task records [tasks, 8]
+    tasks: *i32 - task records [tasks, 40]
     partial_o: *f32 - numerators of split sequences [slots, columns, head_dim]
     partial_ml: *f32 - base-2 maximum and sum of split sequences [slots, 2, columns]
     out: *bf16 - output [batch * query tokens, query heads, head_dim]
@@ -31,7 +33,7 @@ Kernel decode, grid (tasks,), 4 warps, at most 128 registers a thread; arguments
     q_token_stride: i64 - elements from one query token to the next; a multiple of 16
     q_head_stride: i64 - elements from one query head to the next; a multiple of 16
     scale_log2: f32 - softmax scale * log2(e)
-    tasks: *i32 - task records [tasks, 8]
+    tasks: *i32 - task records [tasks, 40]
     partial_o: *f32 - numerators of split sequences [slots, columns, head_dim]
     partial_ml: *f32 - base-2 maximum and sum of split sequences [slots, 2, columns]
     out: *bf16 - output [batch * query tokens, query heads, head_dim]
@@ -49,6 +51,7 @@ A tensor descriptor bf16[1, 1, 64, 128] is
 from tle_attn import emu
 
 BF16 = emu.BF16
+I32 = emu.I32
 READY = emu.ops.READY
 range = emu.ops.device_range
 program_id = emu.ops.program_id
@@ -79,7 +82,9 @@ reduce_max = emu.ops.reduce_max
 reduce_sum = emu.ops.reduce_sum
 cumsum = emu.ops.cumsum
 alloc = emu.ops.alloc
+alloc_plain = emu.ops.alloc_plain
 smem_store = emu.ops.smem_store
+smem_load = emu.ops.smem_load
 zero_rows = emu.ops.zero_rows
 fence_async = emu.ops.fence_async
 role_sync = emu.ops.role_sync
@@ -130,11 +135,13 @@ P_EXPONENT = constexpr(0.0)  # P, l and O carry 2**P_EXPONENT
 P_LIMIT = constexpr(1048576.0)  # P above this moves the reference maximum
 MIN_TILES = constexpr(8)  # key tiles of a task at least
 WAVES = constexpr(4)  # tasks for each slot where there is much to read in many sequences
-RECORD = constexpr(8)  # int32 words of a task record
+RECORD = constexpr(40)  # int32 words of a task record
+FIRST_ID = constexpr(8)  # word of a task record where its page ids begin
 PLAN_BLOCK = constexpr(256)  # sequences that the planner looks at together
-MERGE_UNROLL = constexpr(8)  # partials whose loads are in flight in the last arriver
-SLICE = constexpr(32)  # head elements that a polling CTA merges at a time
-SLICE_ROWS = constexpr(16)  # partials that a polling CTA reads at a time
+MERGE_UNROLL = constexpr(8)  # partials whose loads are in flight where rows are merged
+MERGE_ROWS = constexpr(8)  # query rows that the last arriver merges at a time
+SLICE = constexpr(32)  # head elements of a slice
+SLICE_ROWS = constexpr(16)  # partials that are read at a time for a slice
 SLICE_UNROLL = constexpr(8)  # such reads in flight
 SLICE_ABOVE = constexpr(8)  # parts above which the CTAs of a sequence's parts merge a slice each
 OUT_DTYPE = constexpr(BF16)  # element type of the output
@@ -169,11 +176,11 @@ def page_at(ids, lane):
 
 
 @jit
-def open_pages(block_ids, block_ids_stride, seq, first, kv_len):
+def open_pages(block_ids, block_ids_stride, seq, first, kv_len, first_ids):
     """State of a walk over a task's pages: the sequence's page ids, the block in use, the next block, and the page where the next begins."""
     page_row = key_source(block_ids, block_ids_stride, seq)
     start = first_page(first)
-    ids = page_block(page_row, start, kv_len)
+    ids = smem_load(first_ids)
     return page_row, ids, page_block(page_row, start + PAGE_BLOCK, kv_len), start + PAGE_BLOCK
 
 
@@ -328,6 +335,12 @@ def task(tasks):
 
 
 @jit
+def task_pages(tasks):
+    """Page ids of this CTA's record, one a lane."""
+    return load(tasks + program_id(0) * RECORD + FIRST_ID + vec_index(PAGE_BLOCK))
+
+
+@jit
 def lengths(kv_lens, new_tokens, batch, base):
     """Key tiles of PLAN_BLOCK sequences from `base` on, and which of them exist."""
     seq = base + vec_index(PLAN_BLOCK)
@@ -392,7 +405,10 @@ def choose_chunk(kv_lens, new_tokens, batch, slots, total, longest):
 
 
 @jit
-def write_record(kv_lens, new_tokens, kv_heads, slots, l2_tiles, record, seq, head, part, parts, first_slot, per_head, total):
+def write_record(
+    block_ids, block_ids_stride, kv_lens, new_tokens, kv_heads, slots, l2_tiles, record, seq, head, part, parts, first_slot, per_head,
+    total,
+):
     """Part `part` of `parts` equal parts of a sequence."""
     kv_len = load(kv_lens + seq) + new_tokens
     first, last = tile_range(kv_len)
@@ -407,6 +423,10 @@ def write_record(kv_lens, new_tokens, kv_heads, slots, l2_tiles, record, seq, he
     store(record + 6, parts)
     resident = 1 if per_head * kv_heads <= slots else 0
     store(record + 7, head * 4 + resident + (2 if total > l2_tiles else 0))
+    store(
+        record + FIRST_ID + vec_index(PAGE_BLOCK),
+        page_block(key_source(block_ids, block_ids_stride, seq), first_page(first + start), kv_len),
+    )
 
 
 # ---- reduce: reduce/detached_merge
@@ -472,12 +492,22 @@ def add_partials(partial_o, partial_ml, m, l, acc, first_slot, part, row, d, lef
 
 @jit
 def merge_all(partial_o, partial_ml, out, out_token_stride, out_head_stride, unit, seq, head, first_slot, splits):
-    """All query rows, all splits, in slot order (so the result does not depend on who came last)."""
-    r, d = tile_index(COLUMNS, HEAD_DIM, 4)
-    keep = (r < ROWS)[:, None] & (d >= 0)[None, :]
-    acc = tile_zeros(COLUMNS, HEAD_DIM, 4)
+    """All query rows."""
+    for block in range(cdiv(ROWS, MERGE_ROWS)):
+        merge_rows(partial_o, partial_ml, out, out_token_stride, out_head_stride, unit, seq, head, first_slot, splits, block, MERGE_ROWS)
+
+
+@jit
+def merge_rows(
+    partial_o, partial_ml, out, out_token_stride, out_head_stride, unit, seq, head, first_slot, splits, block, height: constexpr,
+):
+    """`height` query rows, all splits in slot order (so the result does not depend on who merges)."""
+    acc = tile_zeros(height, HEAD_DIM, 4)
     l = full_rows(acc, 0.0)
     m = full_rows(acc, float("-inf"))
+    r = block * height + rows(acc)
+    d = cols(acc)
+    keep = (r < ROWS)[:, None] & (d >= 0)[None, :]
     for s in range(0, splits, MERGE_UNROLL):
         m, l, acc = add_partials(partial_o, partial_ml, m, l, acc, first_slot + s, 0, r, d, where(r < ROWS, splits - s, 0), 1, MERGE_UNROLL)
     write_merged(out, out_token_stride, out_head_stride, l, acc, r, d, keep, unit, seq, head)
@@ -533,7 +563,7 @@ def mask(s, key, query):
 
 # ---- schedule: schedule/task_map
 @jit
-def plan_tasks(tasks, kv_lens, new_tokens, batch, kv_heads, slots, l2_tiles):
+def plan_tasks(block_ids, block_ids_stride, tasks, kv_lens, new_tokens, batch, kv_heads, slots, l2_tiles):
     """Planner kernel: CTA j writes record j of the attention kernel's grid."""
     grid_launch_dependents()
     slots_ = maximum(slots // kv_heads, 1)
@@ -564,7 +594,10 @@ def plan_tasks(tasks, kv_lens, new_tokens, batch, kv_heads, slots, l2_tiles):
                 n = reduce_sum(where(mine, parts, 0), 0)
                 part = index - reduce_sum(where(mine, end - parts, 0), 0)
                 first_slot = reduce_sum(where(mine, split_end - split, 0), 0)
-                write_record(kv_lens, new_tokens, kv_heads, slots, l2_tiles, record, seq, head, part, n, first_slot, per_head, total)
+                write_record(
+                    block_ids, block_ids_stride, kv_lens, new_tokens, kv_heads, slots, l2_tiles, record, seq, head, part, n, first_slot,
+                    per_head, total,
+                )
             before += reduce_sum(parts, 0)
             split_before += reduce_sum(split, 0)
 
@@ -648,9 +681,9 @@ def attend(
 
 
 @jit
-def load_keys(k_desc, block_ids, block_ids_stride, seq, head, first, count, kv_len, flags, boxes, full, empty):
+def load_keys(k_desc, block_ids, block_ids_stride, seq, head, first, count, kv_len, flags, first_ids, boxes, full, empty):
     """Producer role: K tiles, and their scales where every key has one."""
-    page_row, ids, later, end = open_pages(block_ids, block_ids_stride, seq, first, kv_len)
+    page_row, ids, later, end = open_pages(block_ids, block_ids_stride, seq, first, kv_len, first_ids)
     evict_first(flags // 2)
     for i in range(count):
         page = first_page(first + i)
@@ -661,9 +694,9 @@ def load_keys(k_desc, block_ids, block_ids_stride, seq, head, first, count, kv_l
 
 
 @jit
-def load_values(v_desc, block_ids, block_ids_stride, seq, head, first, count, kv_len, flags, boxes, full, empty):
+def load_values(v_desc, block_ids, block_ids_stride, seq, head, first, count, kv_len, flags, first_ids, boxes, full, empty):
     """Producer role: V tiles."""
-    page_row, ids, later, end = open_pages(block_ids, block_ids_stride, seq, first, kv_len)
+    page_row, ids, later, end = open_pages(block_ids, block_ids_stride, seq, first, kv_len, first_ids)
     evict_first(flags // 2)
     for i in range(count):
         page = first_page(first + i)
@@ -692,6 +725,7 @@ def decode(
     p_smem = alloc([2, COLUMNS, TILE], DTYPE)
     k_boxes = k_ring
     v_boxes = v_ring
+    first_ids = alloc_plain([PAGE_BLOCK], I32)
     k_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES, more=True)
     v_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES, more=True)
     k_empty = alloc_barriers(STAGES, READERS, init=READY, more=True)
@@ -700,9 +734,11 @@ def decode(
     # the set-up ran beside the planner; nothing of global memory is touched before its end
     grid_wait()
     seq, head, first, count, kv_len, slot, first_slot, splits, flags = task(tasks)
+    ids = task_pages(tasks)
     grid_launch_dependents()
     if slot == -2:
         return
+    smem_store(first_ids, ids)
     warp_specialize(
         [
             (
@@ -712,8 +748,11 @@ def decode(
                     first, count, kv_len, slot, q_smem, p_smem, k_ring, v_ring, k_full, v_full, k_empty, v_empty,
                 ),
             ),
-            (load_keys, (k_desc, block_ids, block_ids_stride, seq, head, first, count, kv_len, flags, k_boxes, k_full, k_empty)),
-            (load_values, (v_desc, block_ids, block_ids_stride, seq, head, first, count, kv_len, flags, v_boxes, v_full, v_empty)),
+            (load_keys, (k_desc, block_ids, block_ids_stride, seq, head, first, count, kv_len, flags, first_ids, k_boxes, k_full, k_empty)),
+            (
+                load_values,
+                (v_desc, block_ids, block_ids_stride, seq, head, first, count, kv_len, flags, first_ids, v_boxes, v_full, v_empty),
+            ),
         ],
         [1, 1],
         [PRODUCER_REGISTERS, PRODUCER_REGISTERS],

@@ -76,8 +76,8 @@ LSE += (config(FP8, 2, 64, 8, 2, epilogue__lse="e"), config(KV_PER_TOKEN, 2, 64,
 STAGES = (*(config(DYNAMIC, ring__stages=stages) for stages in (1, 2)), config(DYNAMIC, ring__stages=4, mainloop__ctas_per_sm=1))
 #: the running maximum followed lazily, as by default, and exactly
 MAXIMA = tuple(config(recipe, **options) for recipe in (DYNAMIC, FP8, KV_PER_TOKEN) for options in ({}, {"softmax__maximum": "exact"}))
-#: every split sequence polls, or none does
-MERGES = (config(DYNAMIC, 2, reduce__poll_above=1), config(DYNAMIC, 2, reduce__poll_above=0))
+#: every split sequence is merged by slices, by rows, or by its last CTA
+MERGES = (config(DYNAMIC, 2, reduce__slice_above=1), config(DYNAMIC, 2, reduce__slice_above=1000), config(DYNAMIC, 2, reduce__poll_above=0))
 #: sequences that are never split, bf16 and fp8 with P as large as it may be
 UNSPLIT = tuple(
     config(recipe, schedule__block="static_split", schedule__splits=1, **options) for recipe, options in ((DYNAMIC, {}), (FP8, {"softmax__maximum": "exact"}))

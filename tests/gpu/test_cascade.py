@@ -74,7 +74,7 @@ def test_scheduled_once_without_host_synchronisation(seed):
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        plan.schedule(case.tensors["prefix_lens"], case.tensors["suffix_lens"])
+        plan.schedule(*(case.tensors[name] for name in ("prefix_lens", "suffix_lens")), **{name: case.tensors[name] for name in ("prefix_ids", "suffix_ids")})
         out, _ = launch(plan, case, scheduled=True)
     finally:
         torch.cuda.set_sync_debug_mode("default")

@@ -67,7 +67,7 @@ def test_launches_overlap_in_nothing(config):
     first = problems[0]
     problems = [evolve(p, block_ids=first.block_ids, kv_lens=first.kv_lens) for p in problems]
     plan = config.plan(4)
-    plan.schedule(first.kv_lens)
+    plan.schedule(**first.lengths)
     outs = [run(plan, problem, scheduled=True)[0] for problem in problems for _ in range(3)]
     for i, out in enumerate(outs):
         compare_out(plan, problems[i // 3], out)

@@ -35,6 +35,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "schedule.page_ids": (True, True, "yes"),
     "schedule.pdl": (True, False, 2),
     "reduce.poll_above": (0, 1, 8, -1),
+    "reduce.slice_above": (0, 8, -1),
     "reduce.block": ("detached_merge", "detached"),
     "epilogue.dtype": ("bf16", "f32", "fp8"),
     "epilogue.lse": ("none", "e", "2", "10"),

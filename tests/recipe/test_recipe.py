@@ -218,6 +218,14 @@ class TestSet:
     def test_names_another_block(self):
         assert load("hy3/decode_bf16").set({"schedule.block": "static_split"}).kernel().mainloop.schedule.NAME == "static_split"
 
+    def test_another_block_keeps_no_option_of_the_one_before(self, write):
+        """As in a file; options given with it are its own, in whichever order."""
+        recipe = load(write("a", 'extends = "hy3/decode_bf16"\n[schedule]\nmin_tokens = 1024\n[[score]]\nblock = "soft_cap"\ncap = 3.0'))
+        changed = recipe.set({"schedule.splits": 4, "schedule.block": "static_split"}).kernel().mainloop.schedule
+        assert (changed.splits, changed.min_tokens) == (4, type(changed)().min_tokens)
+        assert recipe.set({"schedule.block": "task_map"}).kernel().mainloop.schedule.min_tokens == 1024, "the block it had"
+        assert recipe.set({"score[0].block": "sink"}).kernel().mainloop.score[0].NAME == "sink"
+
     @pytest.mark.parametrize("key,parts", [
         ("stages", ("'stages' is no option", "SLOT.OPTION")),
         ("ring.", ("'ring.' is no option",)),

@@ -96,7 +96,7 @@ def test_scheduled_and_new_tokens_not_counted(seed):
     tensors = case.tensors
     plan = tle_attn.cascade(BF16, groups=case.groups, query_heads=8, kv_heads=1, target="cpu")
     tensors["suffix_lens"] = tensors["suffix_lens"] - 1
-    plan.schedule(tensors["prefix_lens"], tensors["suffix_lens"], new_kv_included=False)
+    plan.schedule(*(tensors[name] for name in ("prefix_lens", "suffix_lens")), **{name: tensors[name] for name in ("prefix_ids", "suffix_ids")}, new_kv_included=False)
     out, lse = plan.run(**tensors, new_kv_included=False, scheduled=True)
     assert lse is None
     compare(out, case.reference()[0], rms=4e-3)

@@ -8,6 +8,7 @@ import torch
 
 import tle_attn
 from tle_attn.errors import InputError, SpecError, TleAttnError
+from tle_attn.spec.tasks import RECORD, RECORD_PAGES
 from tle_attn.testing import make_decode_problem
 
 
@@ -47,6 +48,9 @@ class TestGeometry:
     def test_a_recipe_by_name(self, executor):
         assert tle_attn.plan("hy3/decode_bf16", batch=1, query_heads=8, kv_heads=1, target="cpu").kernel.name == "hy3/decode_bf16"
 
+#: a task and its first page ids
+RECORD_WORDS = RECORD + RECORD_PAGES
+
 
 class TestWorkspace:
     @pytest.mark.parametrize("batch,kv_heads,ctas,tasks", [
@@ -63,7 +67,7 @@ class TestWorkspace:
         sizes = {name: (t.dtype, t.numel()) for name, t in plan.workspace.items()}
         assert sizes == {
             "partial_o": (torch.float32, tasks * 8 * 128), "partial_ml": (torch.float32, tasks * 2 * 8),
-            "counters": (torch.int32, 2 * max(1, batch * kv_heads)), "tasks": (torch.int32, tasks * 8),
+            "counters": (torch.int32, 2 * max(1, batch * kv_heads)), "tasks": (torch.int32, tasks * RECORD_WORDS),
         }  # fmt: skip
         assert plan.workspace_bytes == sum(4 * n for _, n in sizes.values())
         assert not plan.workspace["counters"].any()
@@ -104,7 +108,7 @@ class TestLaunches:
 
     def test_scheduled_once_for_many_layers(self, make_plan, executor, arguments):
         plan = make_plan()
-        plan.schedule(arguments["kv_lens"], new_kv_included=False)
+        plan.schedule(arguments["kv_lens"], block_ids=arguments["block_ids"], new_kv_included=False)
         for _ in range(3):
             plan.run(**arguments, scheduled=True, new_kv_included=False)
         assert [entry for entry, *_ in executor.launches] == ["plan_tasks", "decode", "decode", "decode"]
@@ -119,7 +123,7 @@ class TestLaunches:
 
     def test_schedule_checks_lengths(self, make_plan, executor, arguments):
         with pytest.raises(InputError, match=r"kv_lens: shape \(2,\)"):
-            make_plan().schedule(arguments["kv_lens"][:2])
+            make_plan().schedule(arguments["kv_lens"][:2], block_ids=arguments["block_ids"])
         assert not executor.launches
 
     def test_softmax_scale(self, make_plan, executor, arguments):

@@ -8,6 +8,10 @@ import torch
 from tle_attn.errors import InputError
 from tle_attn.runtime import plan
 from tle_attn.runtime.decode import idle_tasks, plan_decode, task_capacity
+from tle_attn.spec.tasks import RECORD, RECORD_PAGES
+
+#: a task and its first page ids
+RECORD_WORDS = RECORD + RECORD_PAGES
 
 
 @pytest.fixture
@@ -49,7 +53,7 @@ class TestBarePlan:
         with pytest.raises(InputError, match="workspace: partial_ml, tasks missing; this plan owns no workspace"):
             plan.run(**arguments, workspace=given)
         with pytest.raises(InputError, match="workspace: tasks missing"):
-            plan.schedule(arguments["kv_lens"])
+            plan.schedule(arguments["kv_lens"], block_ids=arguments["block_ids"])
         assert not executor.launches
 
     def test_fewer_slots(self, make_bare):
@@ -59,16 +63,16 @@ class TestBarePlan:
 
 class TestCallersTaskMap:
     def test_in_place_of_the_plans_own(self, make_plan, executor, arguments):
-        plan, tasks = make_plan(), idle_tasks(8, "cpu")
-        plan.schedule(arguments["kv_lens"], workspace={"tasks": tasks})
+        plan, tasks = make_plan(), idle_tasks(8, "cpu", RECORD_WORDS)
+        plan.schedule(arguments["kv_lens"], block_ids=arguments["block_ids"], workspace={"tasks": tasks})
         plan.run(**arguments, scheduled=True, workspace={"tasks": tasks})
         assert [values["tasks"] is tasks for _, _, values in executor.launches] == [True, True]
         assert executor.launches[1][2]["partial_o"] is plan.workspace["partial_o"]
 
     @pytest.mark.parametrize("name,tensor,message", [
-        ("tasks", torch.zeros(63, dtype=torch.int32), "tasks: 63 elements where 64 contiguous ones are wanted"),
-        ("tasks", torch.zeros(128, dtype=torch.int32)[::2], "tasks: 64 elements where 64 contiguous ones are wanted"),
-        ("tasks", torch.zeros(64), "tasks: dtype float32 where int32 is wanted"),
+        ("tasks", torch.zeros(319, dtype=torch.int32), "tasks: 319 elements where 320 contiguous ones are wanted"),
+        ("tasks", torch.zeros(640, dtype=torch.int32)[::2], "tasks: 320 elements where 320 contiguous ones are wanted"),
+        ("tasks", torch.zeros(320), "tasks: dtype float32 where int32 is wanted"),
         ("tasks", torch.zeros(8, 8, dtype=torch.int32), "tasks: shape (8, 8) where [elements] = (any) is wanted"),
         ("task", torch.zeros(64), "workspace: hy3/decode_bf16 has no 'task'; it needs partial_o, partial_ml, counters, tasks"),
     ])  # fmt: skip
@@ -82,7 +86,7 @@ class TestCallersTaskMap:
             make_plan("hy3/decode_bf16_static").run(**arguments, workspace={"tasks": idle_tasks(8, "cpu")})
 
     def test_is_idle_before_it_is_planned(self, make_plan):
-        assert torch.equal(make_plan().workspace["tasks"], idle_tasks(8, "cpu"))
+        assert torch.equal(make_plan().workspace["tasks"], idle_tasks(8, "cpu", RECORD_WORDS))
         assert idle_tasks(2, "cpu").tolist() == [0, 0, 0, 0, -2, 0, 0, 0] * 2
 
 

@@ -23,6 +23,8 @@ from ..spec import Kernel
 
 #: recipe by what a scale of K belongs to, or, of every token and head, of K and V
 RECIPES = {"none": "hy3/decode_bf16", "tensor": "hy3/decode_fp8", "token_head": "hy3/decode_fp8_per_token", "token_head_kv": "variants/decode_fp8_kv_per_token"}
+#: a task map is planned without a page table, and serves caches of any page size
+WITHOUT_IDS = {"schedule.page_ids": False}
 #: CTAs of a multiprocessor that a task map counts on: it is planned before it is known which of the kernels will use it, and all of them fit twice
 CTAS_PER_SM = 2
 #: (largest batch, parts of a sequence, tokens of a part at least) of the static split, as in the CUDA reference: many sequences fill the GPU by themselves
@@ -61,9 +63,7 @@ def static_options(parts: int, tokens: int) -> dict[str, Any]:
 @cache
 def kernel_for(scales: str, query_tokens: int, page: int, group: int, static: tuple[int, int] | None) -> Kernel:
     """The kernel of a geometry: planned, or with a static split of (parts, tokens of a part at least)."""
-    recipe = tle_attn.load(RECIPES[scales])
-    if static:
-        recipe = recipe.set(static_options(*static))
+    recipe = tle_attn.load(RECIPES[scales]).set(static_options(*static) if static else WITHOUT_IDS)
     try:
         return recipe.kernel(query_tokens=query_tokens, page=page, group=group)
     except SpecError as error:
@@ -100,7 +100,7 @@ def planner_kernel(query_tokens: int, min_tokens: int) -> Kernel:
     FP8 stands for all types in the choice of the L2 hint: data that would have fitted and is dropped costs a read of memory, data that is kept in
     vain costs little.
     """
-    return tle_attn.load(RECIPES["tensor"]).set({"schedule.min_tokens": min_tokens}).kernel(query_tokens=query_tokens, page=64, group=1)
+    return tle_attn.load(RECIPES["tensor"]).set({**WITHOUT_IDS, "schedule.min_tokens": min_tokens}).kernel(query_tokens=query_tokens, page=64, group=1)
 
 
 @cache

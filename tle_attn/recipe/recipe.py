@@ -56,10 +56,13 @@ class Recipe:
         return f"{self.file or self.name} with {', '.join(f'{key} = {written(value)}' for key, value in self.settings.items())}"
 
     def set(self, options: dict[str, Any]) -> Recipe:
-        """The recipe with options replaced: {"ring.stages": 4, "score[0].cap": 30.0}.  An axis that is set is an axis no more."""
+        """The recipe with options replaced: {"ring.stages": 4, "score[0].cap": 30.0}.  An axis that is set is an axis no more.
+
+        A slot that is given another block starts afresh, as in a recipe file: it keeps no option of the block before.
+        """
         tables = copy.deepcopy(self.tables)
-        for key, value in options.items():
-            _assign(tables, key, value, self.file)
+        for key in sorted(options, key=lambda key: not key.endswith(".block")):
+            _assign(tables, key, options[key], self.file)
         axes = {k: v for k, v in self.axes.items() if k not in options}
         return evolve(self, tables=tables, axes=axes, settings={**self.settings, **options})
 
@@ -119,6 +122,8 @@ def _assign(tables: dict[str, Any], key: str, value: Any, file: str | None) -> N
             node = found[int(index)]
         if not isinstance(node, dict):
             raise SpecError(f"{key}: {name} is not a table", key=key, file=file)
+    if parts[-1] == "block" and node.get("block") != value:
+        node.clear()
     node[parts[-1]] = value
 
 

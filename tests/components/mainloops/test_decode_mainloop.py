@@ -128,7 +128,7 @@ class TestSettledOptions:
 
     def test_follow_the_schedule(self):
         planned, static = kernel_of(Problem()).mainloop, kernel_of(Problem(), schedule=StaticSplit()).mainloop
-        assert (planned.loader.evict_first, planned.reduce.poll_above) == (True, 8)
+        assert (planned.loader.evict_first, planned.reduce.poll_above) == (True, 1)
         assert (static.loader.evict_first, static.reduce.poll_above) == (False, 0)
 
     @pytest.mark.parametrize("dtype,head_dim,tokens,ctas,stages", [

@@ -61,5 +61,5 @@ def test_refused():
         run(kernel, problem, torch.zeros(1, 2, 4, dtype=torch.int32), torch.zeros(1, dtype=torch.int32))
     with pytest.raises(InputError, match="selected_width: not to be given"):
         run(kernel, problem, torch.zeros(1, 1, 4, dtype=torch.int32), torch.zeros(1, dtype=torch.int32), selected_width=4)
-    with pytest.raises(InputError, match="selected_counts: this kernel needs it"):
-        plan_for(kernel, problem).schedule(problem.kv_lens)
+    with pytest.raises(InputError, match="selected_(tiles|counts): this kernel needs it"):
+        plan_for(kernel, problem).schedule(**problem.lengths)

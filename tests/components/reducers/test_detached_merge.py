@@ -39,7 +39,7 @@ def test_against_the_oracle(seed, schedule, slice_above, tokens, group):
     plan = poisoned(plan_for(kernel, problem, seed=seed))
     check(kernel, problem, launch(plan, problem))
     if schedule != "static":
-        plan.schedule(problem.kv_lens)
+        plan.schedule(**problem.lengths)
         check(kernel, problem, launch(poisoned(plan), problem, scheduled=True))
 
 
@@ -60,16 +60,17 @@ def test_one_sequence_of_many_parts(seed):
     assert plan.workspace["tasks"].view(-1, 8)[:, 6].max() > kernel.mainloop.reduce.slice_above
 
 
-@pytest.mark.parametrize("poll_above", [0, 2, 8])
-def test_the_bits_of_the_merge_in_the_kernel(seed, poll_above):
+@pytest.mark.parametrize("merge", [{"poll_above": 0}, {"poll_above": 8}, {"slice_above": 2}, {"slice_above": 128}])
+def test_the_bits_of_the_merge_in_the_kernel(seed, merge):
     """The same functions over the same parts in the same order; a CTA that starts early reads and writes nothing else."""
     lengths, options = (1500, 0, 130, 70, 3), {"schedule.min_tokens": 64}
-    inside = kernel_of("hy3/decode_bf16", options | {"reduce.poll_above": poll_above})
+    inside = kernel_of("hy3/decode_bf16", options | {f"reduce.{option}": value for option, value in merge.items()})
     problem = problem_for(inside, lengths, seed=seed)
     out, lse = launch(plan_for(inside, problem), problem)
     for early in (False, True):
-        # without polling one CTA merges, however many parts there are
-        apart = kernel_of("hy3/decode_bf16", options | DETACHED | {"reduce.slice_above": poll_above or 128, "schedule.pdl": early})
+        # without waiting one CTA merges, however many parts there are
+        above = inside.mainloop.reduce.slice_above if inside.mainloop.reduce.poll_above else 128
+        apart = kernel_of("hy3/decode_bf16", options | DETACHED | {"reduce.slice_above": above, "schedule.pdl": early})
         for schedule in range(4):
             again, lse_again = launch(poisoned(plan_for(apart, problem, seed=schedule)), problem)
             assert torch.equal(out, again) and torch.equal(lse, lse_again)
@@ -124,7 +125,7 @@ MUTANTS = {
     "the attention kernel does not wait": ("    grid_wait()\n", "", "decode"),
     "it reads its task before it waits": ("    grid_wait()\n" + _TASK, _TASK + "    grid_wait()\n", "decode"),
     "maxima are not written": ("        store(ml + row, m, mask=row < ROWS)\n", "", "finish"),
-    "a part is left out": ("where(r < ROWS, splits - s, 0)", "where(r < ROWS, splits - s - 1, 0)", "merge_all"),
+    "a part is left out": ("where(r < ROWS, splits - s, 0)", "where(r < ROWS, splits - s - 1, 0)", "merge_rows"),
     "a slice is left out": ("range(slot - first_slot, ROWS", "range(slot - first_slot + 1, ROWS", "merge_partials"),
 }
 

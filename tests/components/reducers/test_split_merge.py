@@ -1,4 +1,4 @@
-"""Split merge against `merge_states` in float64: last arriver and polling, any order of arrival, counters zero afterwards."""
+"""Split merge against `merge_states` in float64: by the last arriver, by rows and by slices; any order of arrival, counters zero afterwards."""
 
 from functools import lru_cache
 
@@ -75,14 +75,14 @@ def split(parts: list[int], *, problem: Problem, kv_heads: int = 1, resident: bo
 
 
 @lru_cache
-def merge_kernel(problem: Problem, poll_above: int) -> Kernel:
+def merge_kernel(problem: Problem, poll_above: int, slice_above: int) -> Kernel:
     names = {"records": "*i32", "state_o": "*f32", "state_l": "*f32", "state_m": "*f32"}
-    blocks = SplitMerge(poll_above=poll_above), StoreEpilogue(dtype=DType.F32, lse="2")
+    blocks = SplitMerge(poll_above=poll_above, slice_above=slice_above), StoreEpilogue(dtype=DType.F32, lse="2")
     return mini_kernel(TEXT, *blocks, problem=problem, arguments=[Argument(n, t, "") for n, t in names.items()])
 
 
 def run(
-    work: Split, *, poll_above: int = 8, target: str = "cpu", device: str = "cpu", seed: int = 0, counters: torch.Tensor | None = None
+    work: Split, *, poll_above: int = 1, slice_above: int = 8, target: str = "cpu", device: str = "cpu", seed: int = 0, counters: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(out, lse, counters) of a launch; the outputs start poisoned, the counters at zero unless they are given."""
     p, ctas = work.problem, len(work.records)
@@ -95,7 +95,7 @@ def run(
         "partial_ml": torch.empty(ctas * 2 * p.columns), "kv_heads": work.kv_heads, "out_token_stride": out.stride(0), "out_head_stride": out.stride(1),
     }  # fmt: skip
     values = {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in values.items()}
-    run_kernel(merge_kernel(p, poll_above), {**values, "out": out, "lse": lse, "counters": counters}, grid=(ctas,), target=target, seed=seed)
+    run_kernel(merge_kernel(p, poll_above, slice_above), {**values, "out": out, "lse": lse, "counters": counters}, grid=(ctas,), target=target, seed=seed)
     return out.cpu(), lse.cpu(), counters.cpu()
 
 
@@ -111,12 +111,37 @@ def check(work: Split, results: tuple[torch.Tensor, ...]) -> None:
 @pytest.mark.parametrize("parts", [2, 3, 8])
 def test_last_arriver(target, device, problem, seed, parts):
     work = split([parts], problem=problem)
+    check(work, run(work, poll_above=parts, target=target, device=device, seed=seed))
+
+
+@pytest.mark.parametrize("parts", [2, 3, 8])
+def test_shares_of_rows(target, device, problem, seed, parts):
+    work = split([parts], problem=problem)
     check(work, run(work, target=target, device=device, seed=seed))
 
 
 @pytest.mark.parametrize("parts", [9, 17, 40])
-def test_polling(target, device, problem, seed, parts):
+def test_shares_of_slices(target, device, problem, seed, parts):
     work = split([parts], problem=problem)
+    check(work, run(work, target=target, device=device, seed=seed))
+
+
+@pytest.mark.parametrize("slice_above,parts", [(0, 3), (1, 2), (100, 20)])
+def test_shares_of_either_kind_for_any_number_of_parts(target, device, problem, seed, slice_above, parts):
+    """Fewer parts than shares, and more partials than are read at a time."""
+    work = split([parts, 1, parts + 1], problem=problem)
+    check(work, run(work, slice_above=slice_above, target=target, device=device, seed=seed))
+
+
+def test_rows_give_the_bits_of_the_last_arriver(problem, seed):
+    work = split([7, 3], problem=problem)
+    shared, alone = run(work, seed=seed), run(work, poll_above=8, seed=seed)
+    assert all(torch.equal(a, b) for a, b in zip(shared, alone))
+
+
+@pytest.mark.parametrize("head_dim", [64, 256])
+def test_other_head_dims(target, device, seed, head_dim):
+    work = split([3, 12, 8], problem=Problem(head_dim=head_dim, query_tokens=3))
     check(work, run(work, target=target, device=device, seed=seed))
 
 
