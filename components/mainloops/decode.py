@@ -92,10 +92,11 @@ class DecodeMainloop(Mainloop):
     epilogue: Block = slot("epilogue", factory=StoreEpilogue)
 
     def settled(self, problem: Problem) -> DecodeMainloop:
-        """Of loader, ring and reducer: what depends on the schedule and on what fits."""
+        """Of loader, ring, schedule and reducer: what depends on each other and on what fits."""
         planned = self.schedule.PLANNED
         loop = evolve(
-            self, loader=settle(self.loader, evict_first=planned), reduce=settle(self.reduce, poll_above=self.reduce.POLL_ABOVE if planned else 0)
+            self, loader=settle(self.loader, evict_first=planned), schedule=settle(self.schedule, page_ids=self.loader.PAGED),
+            reduce=settle(self.reduce, poll_above=self.reduce.POLL_ABOVE if planned else 0),
         )  # fmt: skip
         if self.ring.stages is not None:
             return loop

@@ -43,7 +43,7 @@ class TaskMap(Block):
     Attributes:
         min_tokens: tokens of a task at least.  Source of the default: below 8 key tiles a task's merge costs more than it saves (measured on an H200, docs/performance.md).
         page_ids: records hold a task's first page ids, so that its first copies wait for the record alone and not for the page table behind it.  The planner then
-            reads `block_ids`, and a map is for one page table: another table, or new pages in it, need a new map, as new lengths do.
+            reads `block_ids`, and a map is for one page table: another table, or new pages in it, need a new map, as new lengths do.  Left open: where the loader has pages.
         pdl: programmatic dependent launch: the attention kernel starts and sets up while the planner, or whatever comes before it, still runs.
     """
 
@@ -54,7 +54,7 @@ class TaskMap(Block):
     ENTRIES = ("plan_tasks",)
 
     min_tokens: int = field(default=512, validator=at_least(TILE, "tokens of a task; a multiple of the 64-token key tile"), metadata={"tune": (256, 512, 1024)})
-    page_ids: bool = False
+    page_ids: bool | None = None
     pdl: bool = False
 
     @min_tokens.validator
@@ -65,7 +65,7 @@ class TaskMap(Block):
     @property
     def record_words(self) -> int:
         """int32 words of a record."""
-        return RECORD + RECORD_PAGES * self.page_ids
+        return RECORD + RECORD_PAGES * bool(self.page_ids)
 
     def constants(self, problem: Problem) -> dict[str, Constant]:
         return {
@@ -73,7 +73,7 @@ class TaskMap(Block):
             "WAVES": Constant(WAVES, "tasks for each slot where there is much to read in many sequences"),
             "RECORD": Constant(self.record_words, "int32 words of a task record"),
             "FIRST_ID": Constant(RECORD, "word of a task record where its page ids begin"),
-            "PAGE_IDS": Constant(self.page_ids, "task records hold the first page ids"),
+            "PAGE_IDS": Constant(bool(self.page_ids), "task records hold the first page ids"),
             "PDL": Constant(self.pdl, "the kernel starts while the planner runs"),
             "PLAN_BLOCK": Constant(256, "sequences that the planner looks at together"),
         }

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import tle_attn
+from tle_attn.components.loaders.contiguous_tma import ContiguousTma
 from tle_attn.components.loaders.paged_tma import PagedTma
 from tle_attn.components.mainloops.decode import DecodeMainloop
 from tle_attn.components.masks.causal import Causal
@@ -12,6 +13,7 @@ from tle_attn.components.reducers.split_merge import SplitMerge
 from tle_attn.components.rings.mbarrier import MbarrierRing
 from tle_attn.components.scales.per_tensor import PerTensor
 from tle_attn.components.schedulers.static_split import StaticSplit
+from tle_attn.components.schedulers.task_map import TaskMap
 from tle_attn.components.scores.soft_cap import SoftCap
 from tle_attn.components.v_operand.fp8_register import Fp8RegisterV
 from tle_attn.errors import ResourceError, SpecError
@@ -130,6 +132,11 @@ class TestSettledOptions:
         planned, static = kernel_of(Problem()).mainloop, kernel_of(Problem(), schedule=StaticSplit()).mainloop
         assert (planned.loader.evict_first, planned.reduce.poll_above) == (True, 1)
         assert (static.loader.evict_first, static.reduce.poll_above) == (False, 0)
+
+    def test_records_hold_page_ids_where_there_are_pages(self):
+        paged, contiguous = (kernel_of(Problem(), loader=loader).mainloop.schedule for loader in (PagedTma(), ContiguousTma()))
+        assert (paged.page_ids, contiguous.page_ids) == (True, False)
+        assert kernel_of(Problem(), schedule=TaskMap(page_ids=False)).mainloop.schedule.page_ids is False
 
     @pytest.mark.parametrize("dtype,head_dim,tokens,ctas,stages", [
         ("bf16", 128, 1, 2, 3), ("bf16", 128, 5, 2, 2), ("bf16", 64, 1, 2, 6), ("bf16", 128, 1, 1, 6), ("bf16", 256, 1, 2, 1), ("bf16", 128, 1, 4, 1),
