@@ -118,7 +118,7 @@ class TestFile:
         ('[problem]\ndtype = "bf17"', ('problem.dtype: no element type is called "bf17"', "bf16, f16, f32, fp8")),
         ("[problem]\npages = 64", ("problem.pages: Problem has no option 'pages'; did you mean 'page'?",)),
         ("[problem]\nquery_tokens = 3\ngroup = 32", ("problem.query_tokens: 3 query tokens x 32 heads are 96 query rows", "query_tokens * group <= 64")),
-        ("[epilogue]\nlse = 2", ("epilogue.lse: 2 is not a string",)),
+        ("[epilogue]\nlse = 2", ("epilogue.lse: 2 is not a string", 'allowed  a string: "2", with its quotes')),
         ("[mainloop]\nblock = 'decode'\nring = 3", ("mainloop.ring: decode has no option 'ring'",)),
     ])  # fmt: skip
     def test_errors_name_file_key_value_allowed_and_reason(self, write, text, parts):

@@ -31,6 +31,8 @@ class TestGeometry:
             make_plan(page=48)
         with pytest.raises(SpecError, match="problem.pages: Problem has no option 'pages'"):
             make_plan(pages=64)
+        with pytest.raises(InputError, match="tuend: plan has no such parameter; did you mean 'tuned'?"):
+            make_plan(tuend=True)
         with pytest.raises(SpecError, match="3 query tokens x 32 heads are 96 query rows"):
             make_plan(query_tokens=3, query_heads=32)
 

@@ -15,7 +15,8 @@ from ..spec import Block, DType, Mainloop, Problem, find_block, registered
 def _strict(kind: type, words: str, also: tuple[type, ...] = ()) -> Any:
     def hook(value: Any, _: Any) -> Any:
         if isinstance(value, bool) and kind is not bool or not isinstance(value, (kind, *also)):
-            raise SpecError(f"{written(value)} is not {words}", value=value, allowed=words)
+            quoted = f": {written(str(value))}, with its quotes" if kind is str and type(value) in (int, float) else ""
+            raise SpecError(f"{written(value)} is not {words}", value=value, allowed=words + quoted)
         return kind(value)
 
     return hook

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+from attrs import fields_dict
 
 from ..errors import InputError
 from . import inputs
@@ -48,8 +52,14 @@ def plan(
         TargetUnavailable: the target cannot run here.
     """
     from ..recipe import load
-    from ..spec import Kernel
+    from ..spec import Kernel, Problem
 
+    own = list(inspect.signature(plan).parameters)
+    for name in problem:
+        # what is near to a key of [problem], or to nothing, the recipe tells about
+        near = difflib.get_close_matches(name, [*own, *fields_dict(Problem)], 1)
+        if near and near[0] in own:
+            raise InputError(f"{name}: plan has no such parameter; did you mean {near[0]!r}?")
     if isinstance(what, str):
         what = load(what, tuned=tuned)
     elif tuned:
