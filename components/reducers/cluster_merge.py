@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from attrs import field, frozen
 
-from tle_attn.components.reducers.split_merge import merge_as_last, merge_rows, merge_states, partial_constants, write_merged
+from tle_attn.components.reducers.split_merge import merge_as_last, merge_states, partial_constants, write_merged
 from tle_attn.dialect import (
     F32,
     alloc_barriers,

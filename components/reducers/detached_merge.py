@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from attrs import field, frozen
 
-from tle_attn.components.reducers.split_merge import finish, merge_all, merge_rows, merge_slice, partial_arguments, partial_constants  # noqa: F401  (the block's device text)
+from tle_attn.components.reducers.split_merge import finish, merge_all, merge_slice, partial_arguments, partial_constants  # noqa: F401  (the block's device text)
 from tle_attn.dialect import grid_wait, jit
 from tle_attn.spec import Argument, Block, Constant, Function, Problem
 from tle_attn.spec.problem import at_least
