@@ -94,8 +94,10 @@ class DecodeMainloop(Mainloop):
     def settled(self, problem: Problem) -> DecodeMainloop:
         """Of loader, ring, schedule and reducer: what depends on each other and on what fits."""
         planned = self.schedule.PLANNED
+        # which pages a list names is another question in every layer, and one map is for all of them
+        listed = any("page_numbers" in block.HOOKS for _, block in self.parts())
         loop = evolve(
-            self, loader=settle(self.loader, evict_first=planned), schedule=settle(self.schedule, page_ids=self.loader.PAGED),
+            self, loader=settle(self.loader, evict_first=planned), schedule=settle(self.schedule, page_ids=self.loader.PAGED and not listed),
             reduce=settle(self.reduce, poll_above=self.reduce.POLL_ABOVE if planned else 0),
         )  # fmt: skip
         if self.ring.stages is not None:

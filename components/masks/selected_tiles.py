@@ -23,7 +23,7 @@ class SelectedTiles(Block):
     (tokens 64 t .. 64 t + 63), each once, in ascending order; -1 in front fills up the list of a head that selects fewer.
 
     Used with `causal`, which ends the keys; a tile that the list has not is not read, not even its page ids.  Every query token of a step has the same list.
-    The task map depends on the counts: after a change of them, plan again; lists may change freely.
+    The task map depends on the counts: after a change of them, plan again; lists may change freely, but with `schedule.page_ids = true`, which puts their pages into the map.
     """
 
     KIND = "mask"

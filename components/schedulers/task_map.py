@@ -43,7 +43,8 @@ class TaskMap(Block):
     Attributes:
         min_tokens: tokens of a task at least.  Source of the default: below 8 key tiles a task's merge costs more than it saves (measured on an H200, docs/performance.md).
         page_ids: records hold a task's first page ids, so that its first copies wait for the record alone and not for the page table behind it.  The planner then
-            reads `block_ids`, and a map is for one page table: another table, or new pages in it, need a new map, as new lengths do.  Left open: where the loader has pages.
+            reads `block_ids`, and a map is for one page table: another table, new pages in it, or another list of selected tiles need a new map, as new lengths do.
+            Left open: where the loader has pages and no mask selects them.
         pdl: programmatic dependent launch: the attention kernel starts and sets up while the planner, or whatever comes before it, still runs.
     """
 

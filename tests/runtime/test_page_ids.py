@@ -71,6 +71,17 @@ def test_debug_names_a_map_of_another_batch():
         plan.run(**case.inputs | {"kv_lens": case.kv_lens // 2}, scheduled=True, debug=True)
 
 
+@pytest.mark.parametrize("page_ids", [True, False])
+def test_debug_does_not_look_at_what_an_earlier_batch_left(page_ids):
+    """A batch with fewer tasks leaves the records behind its own as they were, but idle."""
+    kernel = kernel_of("hy3/decode_bf16", IDS | {"schedule.page_ids": page_ids})
+    plan = plan_for(kernel, problem_for(kernel, [3000], 1, seed=1))
+    for length in (3000, 64):
+        case = problem_for(kernel, [length], 1, seed=length)
+        plan.schedule(**case.lengths)
+        plan.run(**case.inputs, scheduled=True, debug=True)
+
+
 def test_a_map_of_ids_serves_every_layer():
     """Caches of other layers have the same page table."""
     kernel, case, plan = made()

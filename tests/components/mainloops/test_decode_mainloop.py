@@ -137,6 +137,8 @@ class TestSettledOptions:
         paged, contiguous = (kernel_of(Problem(), loader=loader).mainloop.schedule for loader in (PagedTma(), ContiguousTma()))
         assert (paged.page_ids, contiguous.page_ids) == (True, False)
         assert kernel_of(Problem(), schedule=TaskMap(page_ids=False)).mainloop.schedule.page_ids is False
+        selected = tle_attn.load("variants/decode_bf16_selected").kernel().mainloop.schedule
+        assert selected.page_ids is False, "one map serves layers with lists of their own"
 
     @pytest.mark.parametrize("dtype,head_dim,tokens,ctas,stages", [
         ("bf16", 128, 1, 2, 3), ("bf16", 128, 5, 2, 2), ("bf16", 64, 1, 2, 6), ("bf16", 128, 1, 1, 6), ("bf16", 256, 1, 2, 1), ("bf16", 128, 1, 4, 1),

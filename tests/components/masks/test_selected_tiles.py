@@ -8,6 +8,7 @@ from tests.cases.helpers import check, kernel_of, plan_for
 from tle_attn.errors import InputError, SpecError
 from tle_attn.random_problems import problem_for
 from tle_attn.testing import compare
+from tle_attn.verify import oracle_options
 
 RECIPE = "variants/decode_bf16_selected"
 
@@ -61,5 +62,19 @@ def test_refused():
         run(kernel, problem, torch.zeros(1, 2, 4, dtype=torch.int32), torch.zeros(1, dtype=torch.int32))
     with pytest.raises(InputError, match="selected_width: not to be given"):
         run(kernel, problem, torch.zeros(1, 1, 4, dtype=torch.int32), torch.zeros(1, dtype=torch.int32), selected_width=4)
-    with pytest.raises(InputError, match="selected_(tiles|counts): this kernel needs it"):
+    with pytest.raises(InputError, match="selected_counts: this kernel needs it"):
         plan_for(kernel, problem).schedule(**problem.lengths)
+
+
+def test_one_map_serves_lists_of_the_same_counts(seed):
+    """As layers have them; a map with page ids in its records would be one list's."""
+    kernel = kernel_of(RECIPE)
+    problem = problem_for(kernel, [3000], 1, seed=seed)
+    counts = torch.tensor([10], dtype=torch.int32)
+    first, other = (torch.arange(start, start + 10, dtype=torch.int32).view(1, 1, 10) for start in (0, 37))
+    plan = plan_for(kernel, problem)
+    plan.schedule(**problem.lengths, selected_counts=counts)
+    for lists in (first, other):
+        given = {"selected_tiles": lists, "selected_counts": counts}
+        out, _ = plan.run(**problem.inputs, out=problem.new_output(), **given, scheduled=True, debug=True)
+        compare(out, problem.reference(p_quant=None, **oracle_options(kernel, given))[0], rms=4e-3)
