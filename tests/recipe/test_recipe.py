@@ -226,6 +226,20 @@ class TestSet:
         assert recipe.set({"schedule.block": "task_map"}).kernel().mainloop.schedule.min_tokens == 1024, "the block it had"
         assert recipe.set({"score[0].block": "sink"}).kernel().mainloop.score[0].NAME == "sink"
 
+    def test_naming_the_default_block_is_naming_the_same(self, write):
+        assert load("hy3/decode_bf16").set({"reduce.poll_above": 64}).set({"reduce.block": "split_merge"}).kernel().mainloop.reduce.poll_above == 64
+        parent = write("parent", 'extends = "hy3/decode_bf16"\n[ring]\nstages = 2')
+        assert load(write("child", f'extends = "{parent}"\n[ring]\nblock = "mbarrier"')).kernel().mainloop.ring.stages == 2
+
+    def test_an_axis_of_a_replaced_block_goes_with_it(self, write):
+        parent = write("parent", 'extends = "hy3/decode_bf16"\n[axes]\n"reduce.poll_above" = [1, 4]')
+        child = write("child", f'extends = "{parent}"\n[reduce]\nblock = "detached_merge"')
+        for recipe in (load(child), load(parent).set({"reduce.block": "detached_merge"})):
+            assert "reduce.poll_above" not in recipe.axes and "problem.page" in recipe.axes
+            assert recipe.kernel().mainloop.reduce.NAME == "detached_merge"
+        changed = load("hy3/decode_bf16").set({"schedule.min_tokens": 64}).set({"schedule.block": "static_split"})
+        assert "min_tokens" not in changed.origin, "an option that was dropped is not told as set"
+
     @pytest.mark.parametrize("key,parts", [
         ("stages", ("'stages' is no option", "SLOT.OPTION")),
         ("ring.", ("'ring.' is no option",)),

@@ -13,7 +13,7 @@ from attrs import evolve, field, frozen
 
 from ..errors import SpecError, written
 from ..spec import Kernel
-from .structure import structure_kernel
+from .structure import default_block, structure_kernel
 
 if TYPE_CHECKING:
     from ..exports import Export
@@ -60,11 +60,14 @@ class Recipe:
 
         A slot that is given another block starts afresh, as in a recipe file: it keeps no option of the block before.
         """
-        tables = copy.deepcopy(self.tables)
+        tables, axes, settings = copy.deepcopy(self.tables), dict(self.axes), dict(self.settings)
         for key in sorted(options, key=lambda key: not key.endswith(".block")):
-            _assign(tables, key, options[key], self.file)
-        axes = {k: v for k, v in self.axes.items() if k not in options}
-        return evolve(self, tables=tables, axes=axes, settings={**self.settings, **options})
+            if _assign(tables, key, options[key], self.file):
+                slot = key.removesuffix("block")
+                axes = {k: v for k, v in axes.items() if not k.startswith(slot)}
+                settings = {k: v for k, v in settings.items() if not k.startswith(slot)}
+        axes = {k: v for k, v in axes.items() if k not in options}
+        return evolve(self, tables=tables, axes=axes, settings={**settings, **options})
 
     def points(self) -> Iterator[dict[str, Any]]:
         """Every point of the variant axes, the default first."""
@@ -104,8 +107,8 @@ class Recipe:
 _KEY = re.compile(r"^([A-Za-z_]\w*)(?:\[(\d+)\])?$")
 
 
-def _assign(tables: dict[str, Any], key: str, value: Any, file: str | None) -> None:
-    """tables["a"]["b"] = value for the key a.b; a[0].b reaches into an array of tables."""
+def _assign(tables: dict[str, Any], key: str, value: Any, file: str | None) -> bool:
+    """tables["a"]["b"] = value for the key a.b; a[0].b reaches into an array of tables.  Whether a slot was given another block, and its other options dropped."""
     parts = key.split(".")
     matches = [_KEY.match(p) for p in parts]
     if len(parts) < 2 or not all(matches):
@@ -122,9 +125,16 @@ def _assign(tables: dict[str, Any], key: str, value: Any, file: str | None) -> N
             node = found[int(index)]
         if not isinstance(node, dict):
             raise SpecError(f"{key}: {name} is not a table", key=key, file=file)
-    if parts[-1] == "block" and node.get("block") != value:
+    another = parts[-1] == "block" and _other_block(tables, parts[0], node, value)
+    if another:
         node.clear()
     node[parts[-1]] = value
+    return another
+
+
+def _other_block(tables: dict[str, Any], slot: str, table: dict[str, Any], name: Any) -> bool:
+    """Whether `name` is another block than the one that this table of the slot is for: the one it names, or the slot's default."""
+    return bool(name != table.get("block", default_block(tables, slot)))
 
 
 def library() -> Path:
@@ -200,9 +210,10 @@ def _read(file: Path, seen: tuple[Path, ...]) -> Recipe:
         except SpecError as error:
             raise error.located(file=str(file), prefix=None if error.file else "extends")
     tables = _merge(parent.tables if parent else {}, data)
-    axes = dict(parent.axes if parent else {}) | _axes(header.get("axes", {}), str(file))
+    own = _axes(header.get("axes", {}), str(file))
     fixed = {f"{t}.{k}" for t, table in data.items() if isinstance(table, dict) for k in table}
-    axes = {k: v for k, v in axes.items() if k not in fixed or k in header.get("axes", {})}
+    afresh = tuple(f"{t}." for t, table in data.items() if parent and isinstance(table, dict) and "block" in table and _other_block(parent.tables, t, parent.tables.get(t, {}), table["block"]))
+    axes = {k: v for k, v in (parent.axes if parent else {}).items() if k not in fixed and not k.startswith(afresh)} | own
     parents = (parent.name, *parent.parents) if parent else ()
     return Recipe(name=name, file=str(file), summary=header.get("summary", ""), parents=parents, tables=tables, axes=axes)
 
@@ -222,6 +233,6 @@ def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     """Child tables over the parent's, key by key; a slot that names another block starts afresh; arrays of tables are replaced."""
     merged = copy.deepcopy(base)
     for key, value in over.items():
-        same = isinstance(value, dict) and isinstance(merged.get(key), dict) and value.get("block") in (None, merged[key].get("block"))
+        same = isinstance(value, dict) and isinstance(merged.get(key), dict) and not ("block" in value and _other_block(base, key, merged[key], value["block"]))
         merged[key] = {**merged[key], **value} if same else copy.deepcopy(value)
     return merged

@@ -95,6 +95,16 @@ def _names(kind: str) -> list[str]:
     return [c.NAME for c in registered(kind)]
 
 
+def default_block(tables: dict[str, Any], slot: str) -> str | None:
+    """Name of the block that a slot has if its table names none; None where the mainloop is not known, or has no such slot, or one without a default."""
+    head = tables.get("mainloop")
+    cls = next((c for c in registered("mainloop") if isinstance(head, dict) and c.NAME == head.get("block")), None)
+    if cls is None or slot not in cls.slots() or cls.slots()[slot][1]:
+        return None
+    factory = getattr(fields_dict(cls)[slot].default, "factory", None)
+    return getattr(factory, "NAME", None)
+
+
 def structure_kernel(tables: dict[str, Any]) -> tuple[Problem, Mainloop]:
     """Problem and mainloop of a recipe's merged tables."""
     head = tables.get("mainloop", {})
