@@ -35,6 +35,7 @@ from tle_attn.dialect import (
     wait_at_least,
     where,
 )
+from tle_attn.errors import SpecError
 from tle_attn.spec import Argument, Block, Constant, Function, Problem
 from tle_attn.spec.problem import at_least
 
@@ -45,7 +46,7 @@ class SplitMerge(Block):
 
     Attributes:
         poll_above: splits above which the CTAs of a sequence wait for each other.
-        slice_above: splits above which a share is a slice of one row instead of rows.
+        slice_above: splits above which a share is a slice of one row instead of rows.  Left open: SLICE_ABOVE where CTAs wait.
 
     Source of the defaults: measured on an H200 (docs/performance.md).  One SM that reads 8 partials of 32 query rows takes 4.5 us, four of them 1.5 us.
     """
@@ -53,17 +54,24 @@ class SplitMerge(Block):
     KIND = "reduce"
     NAME = "split_merge"
 
-    POLL_ABOVE = 1
+    POLL_ABOVE, SLICE_ABOVE = 1, 8
     #: CTAs without keys end at once
     HELPERS = False
 
     poll_above: int | None = field(default=None, validator=optional(at_least(0, "number of splits above which a sequence's CTAs wait for each other and merge a share each")))
-    slice_above: int = field(default=8, validator=at_least(0, "number of splits above which a share is a slice of one row"))
+    slice_above: int | None = field(default=None, validator=optional(at_least(0, "number of splits above which a share is a slice of one row")))
+
+    def check(self, problem: Problem) -> None:
+        if self.poll_above == 0 and self.slice_above:
+            raise SpecError(
+                "slice_above has no effect where the last CTA to arrive always merges", key="slice_above", value=self.slice_above, allowed="0, or left out",
+                reason="poll_above is 0, or left open for a schedule of which nobody knows whether its CTAs are resident at once: there are no shares",
+            )
 
     def constants(self, problem: Problem) -> dict[str, Constant]:
         return {
             "POLL_ABOVE": Constant(self.poll_above, "splits above which the CTAs of a sequence merge a share each"),
-            "SLICE_ABOVE": Constant(self.slice_above, "splits above which a share is a slice of a row"),
+            "SLICE_ABOVE": Constant(self.slice_above or 0, "splits above which a share is a slice of a row"),
             **partial_constants(problem),
             "DETACHED": Constant(False, "partial sums are merged by a kernel of its own"),
         }

@@ -59,7 +59,7 @@ def test_batches_make_the_tasks_that_they_promise(monkeypatch):
 
     def watch(self, *args, **kwargs):
         schedule(self, *args, **kwargs)
-        seen.append([r for r in self.workspace["tasks"].view(-1, 8).tolist() if r[4] != -2])
+        seen.append([r for r in self.records.tolist() if r[4] != -2])
 
     monkeypatch.setattr(DecodePlan, "schedule", watch)
     kernel = kernel_of()

@@ -117,7 +117,7 @@ def test_the_text_as_it_is_is_accepted(batch):
 def test_a_hundred_schedules_give_the_same_bits():
     """Rings that wrap, a merge by the last arriver and one by polling, in one launch: parts of 3 tiles of sequences of 9, 2 and 4 tiles."""
     runner = Runner([9 * 64 - 7, 2 * 64, 4 * 64], 3, arithmetic=True)
-    assert [r[6] for r in runner.plan.workspace["tasks"].view(-1, 8).tolist() if r[4] != IDLE] == [3, 3, 3, 1, 2, 2]
+    assert [r[6] for r in runner.plan.records.tolist() if r[4] != IDLE] == [3, 3, 3, 1, 2, 2]
     bits = {runner.run(seed).view(torch.int16).numpy().tobytes() for seed in range(100)}
     assert len(bits) == 1
     expected, _ = runner.problem.reference()

@@ -110,6 +110,7 @@ def refused(rank: int, ranks: int) -> None:
         ({"dtype": torch.float16}, TleAttnError, "dtype: torch.float16 where bfloat16 or float32 is wanted"),
         ({"head_dim": 40}, InputError, "head_dim cannot be 40"),
     ]
+    cases += [({"tokens": -1}, InputError, "tokens: -1 where an integer from 0 up"), ({"heads": True}, InputError, "heads: True where an integer from 1 up")]
     for change, error, message in cases:
         try:
             parallel.plan_exchange(**{**good, **change})
@@ -129,6 +130,10 @@ def refused(rank: int, ranks: int) -> None:
         else:
             raise AssertionError(f"{message} was not refused")
     exchange.run(*state)
+    for scatter in (False, True):
+        none = parallel.plan_exchange(**good | {"tokens": 0, "scatter": scatter})
+        out, lse = none.run(state[0][:0], state[1][:0])
+        assert out.shape == (0, 6 // (ranks if scatter else 1), 128) and lse.shape == out.shape[:2], "a step without tokens"
 
 
 def graph(rank: int, ranks: int, *, scatter: bool, seed: int) -> None:

@@ -6,12 +6,8 @@ tle_attn 0.1.0. SPDX-License-Identifier: Apache-2.0
 Blocks: loader=paged_tma, ring=mbarrier, qk=small_m, scale=per_tensor, mask[0]=causal, mask[1]=selected_tiles, softmax=online, v_operand=fp8_register, schedule=task_map, reduce=split_merge, epilogue=store, mainloop=decode.
 
 Kernel plan_tasks, grid (tasks,), 4 warps; arguments in order:
-    block_ids: *i32 - page ids [batch, table width]; entries past a sequence's last page are not read
-    block_ids_stride: i64 - elements from one sequence's page ids to the next
-    selected_tiles: *i32 - key tiles that each head sees, ascending, -1 for none [batch, kv heads, width]
     selected_counts: *i32 - entries of a sequence's lists [batch]
-    selected_width: i32 - entries that a list has room for
-    tasks: *i32 - task records [tasks, 40]
+    tasks: *i32 - task records [tasks, 8]
     kv_lens: *i32 - tokens in the cache [batch]
     new_tokens: i32 - tokens to add to kv_lens: 0 if it counts this step's tokens already
     batch: i32 - sequences
@@ -35,7 +31,7 @@ Kernel decode, grid (tasks,), 4 warps, at most 128 registers a thread; arguments
     selected_tiles: *i32 - key tiles that each head sees, ascending, -1 for none [batch, kv heads, width]
     selected_counts: *i32 - entries of a sequence's lists [batch]
     selected_width: i32 - entries that a list has room for
-    tasks: *i32 - task records [tasks, 40]
+    tasks: *i32 - task records [tasks, 8]
     kv_heads: i32 - key/value heads
     partial_o: *f32 - numerators of split sequences [slots, columns, head_dim]
     partial_ml: *f32 - base-2 maximum and sum of split sequences [slots, 2, columns]
@@ -55,7 +51,6 @@ from tle_attn import emu
 
 BF16 = emu.BF16
 FP8 = emu.FP8
-I32 = emu.I32
 READY = emu.ops.READY
 range = emu.ops.device_range
 program_id = emu.ops.program_id
@@ -90,9 +85,7 @@ reduce_max = emu.ops.reduce_max
 reduce_sum = emu.ops.reduce_sum
 cumsum = emu.ops.cumsum
 alloc = emu.ops.alloc
-alloc_plain = emu.ops.alloc_plain
 smem_store = emu.ops.smem_store
-smem_load = emu.ops.smem_load
 zero_rows = emu.ops.zero_rows
 fence_async = emu.ops.fence_async
 role_sync = emu.ops.role_sync
@@ -155,8 +148,7 @@ P_EXPONENT = constexpr(7.0)  # P, l and O carry 2**P_EXPONENT
 P_LIMIT = constexpr(448.0)  # P above this moves the reference maximum
 MIN_TILES = constexpr(8)  # key tiles of a task at least
 WAVES = constexpr(4)  # tasks for each slot where there is much to read in many sequences
-RECORD = constexpr(40)  # int32 words of a task record
-FIRST_ID = constexpr(8)  # word of a task record where its page ids begin
+RECORD = constexpr(8)  # int32 words of a task record
 PLAN_BLOCK = constexpr(256)  # sequences that the planner looks at together
 POLL_ABOVE = constexpr(1)  # splits above which the CTAs of a sequence merge a share each
 SLICE_ABOVE = constexpr(8)  # splits above which a share is a slice of a row
@@ -198,11 +190,11 @@ def page_at(ids, lane):
 
 
 @jit
-def open_pages(block_ids, block_ids_stride, selected_tiles, selected_counts, selected_width, kv_heads, seq, head, first, kv_len, first_ids):
+def open_pages(block_ids, block_ids_stride, selected_tiles, selected_counts, selected_width, kv_heads, seq, head, first, kv_len):
     """State of a walk over a task's pages: the sequence's page ids, the block in use, the next block, and the page where the next begins."""
     page_row = key_source(block_ids, block_ids_stride, seq)
     start = first_page(first)
-    ids = smem_load(first_ids)
+    ids = page_block(selected_tiles, selected_counts, selected_width, kv_heads, page_row, start, kv_len, seq, head)
     return page_row, ids, page_block(selected_tiles, selected_counts, selected_width, kv_heads, page_row, start + PAGE_BLOCK, kv_len, seq, head), start + PAGE_BLOCK
 
 
@@ -400,12 +392,6 @@ def task(tasks):
 
 
 @jit
-def task_pages(tasks):
-    """Page ids of this CTA's record, one a lane."""
-    return load(tasks + program_id(0) * RECORD + FIRST_ID + vec_index(PAGE_BLOCK))
-
-
-@jit
 def lengths(selected_counts, kv_lens, new_tokens, batch, base):
     """Key tiles of PLAN_BLOCK sequences from `base` on, and which of them exist."""
     seq = base + vec_index(PLAN_BLOCK)
@@ -471,8 +457,7 @@ def choose_chunk(selected_counts, kv_lens, new_tokens, batch, slots, total, long
 
 @jit
 def write_record(
-    block_ids, block_ids_stride, selected_tiles, selected_counts, selected_width, kv_lens, new_tokens, kv_heads, slots, l2_tiles, record,
-    seq, head, part, parts, first_slot, per_head, total,
+    selected_counts, kv_lens, new_tokens, kv_heads, slots, l2_tiles, record, seq, head, part, parts, first_slot, per_head, total,
 ):
     """Part `part` of `parts` equal parts of a sequence."""
     kv_len = load(kv_lens + seq) + new_tokens
@@ -488,13 +473,6 @@ def write_record(
     store(record + 6, parts)
     resident = 1 if per_head * kv_heads <= slots else 0
     store(record + 7, head * 4 + resident + (2 if total > l2_tiles else 0))
-    store(
-        record + FIRST_ID + vec_index(PAGE_BLOCK),
-        page_block(
-            selected_tiles, selected_counts, selected_width, kv_heads, key_source(block_ids, block_ids_stride, seq),
-            first_page(first + start), kv_len, seq, head,
-        ),
-    )
 
 
 # ---- reduce: reduce/split_merge
@@ -717,10 +695,7 @@ def value_unit(v_scale, unit):
 
 # ---- schedule: schedule/task_map
 @jit
-def plan_tasks(
-    block_ids, block_ids_stride, selected_tiles, selected_counts, selected_width, tasks, kv_lens, new_tokens, batch, kv_heads, slots,
-    l2_tiles,
-):
+def plan_tasks(selected_counts, tasks, kv_lens, new_tokens, batch, kv_heads, slots, l2_tiles):
     """Planner kernel: CTA j writes record j of the attention kernel's grid."""
     slots_ = maximum(slots // kv_heads, 1)
     total, longest = measure(selected_counts, kv_lens, new_tokens, batch)
@@ -751,8 +726,8 @@ def plan_tasks(
                 part = index - reduce_sum(where(mine, end - parts, 0), 0)
                 first_slot = reduce_sum(where(mine, split_end - split, 0), 0)
                 write_record(
-                    block_ids, block_ids_stride, selected_tiles, selected_counts, selected_width, kv_lens, new_tokens, kv_heads, slots,
-                    l2_tiles, record, seq, head, part, n, first_slot, per_head, total,
+                    selected_counts, kv_lens, new_tokens, kv_heads, slots, l2_tiles, record, seq, head, part, n, first_slot, per_head,
+                    total,
                 )
             before += reduce_sum(parts, 0)
             split_before += reduce_sum(split, 0)
@@ -828,11 +803,11 @@ def attend(
 @jit
 def load_keys(
     k_desc, block_ids, block_ids_stride, selected_tiles, selected_counts, selected_width, kv_heads, seq, head, first, count, kv_len, flags,
-    first_ids, boxes, full, empty,
+    boxes, full, empty,
 ):
     """Producer role: K tiles, and their scales where every key has one."""
     page_row, ids, later, end = open_pages(
-        block_ids, block_ids_stride, selected_tiles, selected_counts, selected_width, kv_heads, seq, head, first, kv_len, first_ids,
+        block_ids, block_ids_stride, selected_tiles, selected_counts, selected_width, kv_heads, seq, head, first, kv_len,
     )
     evict_first(flags // 2)
     for i in range(count):
@@ -848,11 +823,11 @@ def load_keys(
 @jit
 def load_values(
     v_desc, block_ids, block_ids_stride, selected_tiles, selected_counts, selected_width, kv_heads, seq, head, first, count, kv_len, flags,
-    first_ids, boxes, full, empty,
+    boxes, full, empty,
 ):
     """Producer role: V tiles."""
     page_row, ids, later, end = open_pages(
-        block_ids, block_ids_stride, selected_tiles, selected_counts, selected_width, kv_heads, seq, head, first, kv_len, first_ids,
+        block_ids, block_ids_stride, selected_tiles, selected_counts, selected_width, kv_heads, seq, head, first, kv_len,
     )
     evict_first(flags // 2)
     for i in range(count):
@@ -881,14 +856,12 @@ def decode(
     """One task of the batch: every query row of a (sequence, key/value head) pair against a run of its keys."""
     # before the set-up, which hides the loads
     seq, head, first, count, kv_len, slot, first_slot, splits, flags = task(tasks)
-    ids = task_pages(tasks)
     k_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
     v_ring = alloc([STAGES, TILE, HEAD_DIM], DTYPE)
     q_smem = alloc([COLUMNS, HEAD_DIM], DTYPE)
     p_smem = alloc([2, COLUMNS, TILE], DTYPE)
     k_boxes = k_ring
     v_boxes = v_ring
-    first_ids = alloc_plain([PAGE_BLOCK], I32)
     k_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES, more=True)
     v_full = alloc_barriers(STAGES * COPIES, expect_bytes=BOX_BYTES, more=True)
     k_empty = alloc_barriers(STAGES, READERS, init=READY, more=True)
@@ -896,7 +869,6 @@ def decode(
     fence_async()
     if slot == -2:
         return
-    smem_store(first_ids, ids)
     warp_specialize(
         [
             (
@@ -912,14 +884,14 @@ def decode(
                 load_keys,
                 (
                     k_desc, block_ids, block_ids_stride, selected_tiles, selected_counts, selected_width, kv_heads, seq, head, first, count,
-                    kv_len, flags, first_ids, k_boxes, k_full, k_empty,
+                    kv_len, flags, k_boxes, k_full, k_empty,
                 ),
             ),
             (
                 load_values,
                 (
                     v_desc, block_ids, block_ids_stride, selected_tiles, selected_counts, selected_width, kv_heads, seq, head, first, count,
-                    kv_len, flags, first_ids, v_boxes, v_full, v_empty,
+                    kv_len, flags, v_boxes, v_full, v_empty,
                 ),
             ),
         ],

@@ -103,9 +103,13 @@ def test_a_map_of_ids_serves_every_layer():
 def test_cascade_takes_both_tables():
     plan = tle_attn.cascade(tle_attn.load("hy3/decode_bf16").set(IDS), groups=[2], query_heads=8, kv_heads=1, target="cpu")
     prefix, suffix = torch.tensor([64], dtype=torch.int32), torch.tensor([5, 70], dtype=torch.int32)
-    with pytest.raises(InputError, match="block_ids: missing"):
-        plan.schedule(prefix, suffix)
-    plan.schedule(prefix, suffix, prefix_ids=torch.zeros(1, 1, dtype=torch.int32), suffix_ids=torch.tensor([[1, 0], [2, 3]], dtype=torch.int32))
+    ids = {"prefix_ids": torch.zeros(1, 1, dtype=torch.int32), "suffix_ids": torch.tensor([[1, 0], [2, 3]], dtype=torch.int32)}
+    for name in ids:
+        with pytest.raises(InputError, match=f"{name}: missing"):
+            plan.schedule(prefix, suffix, **{other: ids[other] for other in ids if other != name})
+    with pytest.raises(InputError, match="suffix_lens: shape"):
+        plan.schedule(prefix, suffix[:1], **ids)
+    plan.schedule(prefix, suffix, **ids)
 
 
 def test_refused():

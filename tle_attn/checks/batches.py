@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from ..spec import Kernel
 
 
+#: a sequence is cut into at most as many parts to explore how they are merged
+MOST_PARTS = 33
+
+
 @frozen
 class Batch:
     """Sequences of these (queries, keys) on a device of `sms` multiprocessors; a decode kernel's queries are those of its problem."""
@@ -53,7 +57,8 @@ def _decode_batches(kernel: Kernel) -> list[Batch]:
     mainloop, tile, queries = kernel.mainloop, key_tile(kernel), kernel.problem.query_tokens
     edges, least = ring_edges(kernel), mainloop.schedule.min_tokens // tile
     ctas = mainloop.ctas_per_sm
-    many = max(mainloop.reduce.poll_above + 1, getattr(mainloop.reduce, "slice_above", 0) + 1, 3)
+    # more parts than every threshold, unless that is more than anybody would wait for
+    many = min(max(mainloop.reduce.poll_above + 1, (getattr(mainloop.reduce, "slice_above", None) or 0) + 1, 3), MOST_PARTS)
 
     def of(*tiles: int) -> tuple[tuple[int, int], ...]:
         # tiles that are full, and tiles that are not
@@ -61,9 +66,9 @@ def _decode_batches(kernel: Kernel) -> list[Batch]:
 
     return [
         # long sequences for every slot make the share of a slot so large that none is cut
-        Batch("sequences that are not split", of(*edges, *[edges[-1]] * (4 * ctas))),
-        Batch("sequences that are split into few parts", of(0, 2 * least + 1, 1)),
-        Batch(f"sequences that are split into {many} parts", of(many * least, *edges[:2]), sms=-(-(many + 3) // ctas)),
+        Batch("short sequences for every slot", of(*edges, *[edges[-1]] * (4 * ctas))),
+        Batch("a sequence for few parts", of(0, 2 * least + 1, 1)),
+        Batch("a sequence for many parts", of(many * least, *edges[:2]), sms=-(-(many + 3) // ctas)),
     ]
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 
 from ..errors import ProtocolError
+from ..spec.tasks import PARTS_WORD
 from .batches import batches_of, ring_edges
 
 if TYPE_CHECKING:
@@ -66,13 +67,14 @@ def explore(kernel: Kernel, *, seeds: int = 3) -> ProtocolReport:
     tiles = ring_edges(kernel)
     batches = batches_of(kernel)
     stats: list[Any] = []
+    shown: list[str] = []
     failure = None
     for batch in batches:
-        failure = _run(kernel, batch, seeds, stats)
+        failure = _run(kernel, batch, seeds, stats, shown)
         if failure:
             break
     sums = {what: sum(getattr(s, what) for s in stats) for what in ("ctas", "waits", "copies", "polls")}
-    return ProtocolReport(kernel=kernel.name, tiles=tiles, batches=tuple(b.name for b in batches), schedules=seeds, failure=failure, file=kernel.file, **sums)
+    return ProtocolReport(kernel=kernel.name, tiles=tiles, batches=tuple(shown), schedules=seeds, failure=failure, file=kernel.file, **sums)
 
 
 def check_protocol(kernel: Kernel, *, seeds: int = 3) -> None:
@@ -82,7 +84,7 @@ def check_protocol(kernel: Kernel, *, seeds: int = 3) -> None:
         raise ProtocolError(f"the barrier protocol of {kernel.name} is wrong", reason=report.failure, file=kernel.file)
 
 
-def _run(kernel: Kernel, batch: Batch, seeds: int, stats: list[Any]) -> str | None:
+def _run(kernel: Kernel, batch: Batch, seeds: int, stats: list[Any], shown: list[str]) -> str | None:
     """The first fault of a batch in `seeds` schedules; launches share their workspace, as they do in use."""
     from ..emu import EmulationError
     from ..runtime import plan
@@ -102,6 +104,9 @@ def _run(kernel: Kernel, batch: Batch, seeds: int, stats: list[Any]) -> str | No
     planned = kernel.mainloop.schedule.PLANNED
     if planned:
         made.schedule(**problem.lengths, **arguments_of(kernel, problem))
+    # windows and lists make fewer tiles of a sequence, and so fewer parts, than its length says
+    parts = int(made.records[:, PARTS_WORD].max()) if planned and kernel.mainloop.PHASE == "decode" else 0
+    shown.append(batch.name + (f" ({parts} part{'s' * (parts > 1)} at most)" if parts else ""))
     for seed in range(seeds):
         executor.seed = seed
         where = f"{batch.name}, {batch.shown}, schedule {seed}"

@@ -98,11 +98,14 @@ class CascadePlan:
         new_kv_included: bool = True,
     ) -> None:
         """Launch the planners for these lengths; one call serves all layers of a step.  For recipes with a task map; the page ids where its records hold them."""
-        inputs.want(prefix_lens, "prefix_lens", DType.I32, (len(self.groups),), self.device, "groups")
-        if prefix_ids is not None:
-            inputs.want(prefix_ids, "prefix_ids", DType.I32, (len(self.groups), None), self.device, "groups, pages")
-            prefix_ids = self._of_chunks(prefix_ids)
-        self.prefix.schedule(self._of_chunks(prefix_lens), block_ids=prefix_ids)
+        tables = (("prefix", self.prefix, prefix_lens, prefix_ids, len(self.groups), "groups"), ("suffix", self.suffix, suffix_lens, suffix_ids, self.suffix.batch, "requests"))
+        for name, part, lens, ids, count, of in tables:
+            inputs.want(lens, f"{name}_lens", DType.I32, (count,), self.device, of)
+            if ids is not None:
+                inputs.want(ids, f"{name}_ids", DType.I32, (count, None), self.device, f"{of}, pages")
+            elif part.kernel.mainloop.schedule.page_ids:
+                raise InputError(f"{name}_ids: missing; task records hold page ids (schedule.page_ids)")
+        self.prefix.schedule(self._of_chunks(prefix_lens), block_ids=None if prefix_ids is None else self._of_chunks(prefix_ids))
         self.suffix.schedule(suffix_lens, block_ids=suffix_ids, new_kv_included=new_kv_included)
 
     def run(

@@ -194,6 +194,11 @@ class DecodePlan(Plan):
             self._launch(entry, grid, values, held)
         return out, lse
 
+    @property
+    def records(self) -> torch.Tensor:
+        """The plan's own task map, int32 [tasks, words of a record]."""
+        return self.workspace["tasks"].view(-1, self.kernel.mainloop.schedule.record_words)
+
     def _idle_tasks(self) -> torch.Tensor:
         """A task map of this plan's size that is not planned yet."""
         return idle_tasks(self.tasks, self.device, self.kernel.mainloop.schedule.record_words)

@@ -43,9 +43,15 @@ def want(tensor: Any, name: str, dtype: DType, shape: tuple[int | None, ...], de
 
 def check_counts(batch: Any, query_heads: Any, kv_heads: Any) -> None:
     """What a plan counts: sequences, from 0 up, and heads, from 1 up."""
-    for name, value, low in (("batch", batch, 0), ("query_heads", query_heads, 1), ("kv_heads", kv_heads, 1)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < low:
-            raise InputError(f"{name}: {value!r} where an integer from {low} up is wanted")
+    check_count("batch", batch, 0)
+    check_count("query_heads", query_heads)
+    check_count("kv_heads", kv_heads)
+
+
+def check_count(name: str, value: Any, low: int = 1) -> None:
+    """An integer from `low` up."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+        raise InputError(f"{name}: {value!r} where an integer from {low} up is wanted")
 
 
 def check_softmax_scale(scale: Any) -> float:

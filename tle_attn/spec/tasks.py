@@ -6,6 +6,8 @@ RECORD, RECORD_PAGES = 8, 32
 WAVES = 4
 #: the word that holds the partial slot (-1: the sequence is not split), and its value in an idle record
 SLOT_WORD, IDLE = 4, -2
+#: the word that holds how many parts the sequence is cut into
+PARTS_WORD = 6
 
 #: query rows of a row of a block mask
 QUERY_TILE = 128

@@ -57,7 +57,7 @@ def test_one_sequence_of_many_parts(seed):
     problem = problem_for(kernel, (64 * 50 - 3, 0, 1), seed=seed)
     plan = poisoned(plan_for(kernel, problem, seed=seed))
     check(kernel, problem, launch(plan, problem))
-    assert plan.workspace["tasks"].view(-1, 8)[:, 6].max() > kernel.mainloop.reduce.slice_above
+    assert plan.records[:, 6].max() > kernel.mainloop.reduce.slice_above
 
 
 @pytest.mark.parametrize("merge", [{"poll_above": 0}, {"poll_above": 8}, {"slice_above": 2}, {"slice_above": 128}])

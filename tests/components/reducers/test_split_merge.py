@@ -6,8 +6,10 @@ import pytest
 import torch
 from attrs import frozen
 
+import tle_attn
 from tle_attn.components.epilogues.store import StoreEpilogue
 from tle_attn.components.reducers.split_merge import SplitMerge
+from tle_attn.errors import SpecError
 from tle_attn.oracle import merge_states
 from tle_attn.spec import Argument, DType, Kernel, Problem
 from tle_attn.testing.mini_kernel import mini_kernel, run_kernel
@@ -77,7 +79,7 @@ def split(parts: list[int], *, problem: Problem, kv_heads: int = 1, resident: bo
 @lru_cache
 def merge_kernel(problem: Problem, poll_above: int, slice_above: int) -> Kernel:
     names = {"records": "*i32", "state_o": "*f32", "state_l": "*f32", "state_m": "*f32"}
-    blocks = SplitMerge(poll_above=poll_above, slice_above=slice_above), StoreEpilogue(dtype=DType.F32, lse="2")
+    blocks = SplitMerge(poll_above=poll_above, slice_above=slice_above if poll_above else None), StoreEpilogue(dtype=DType.F32, lse="2")
     return mini_kernel(TEXT, *blocks, problem=problem, arguments=[Argument(n, t, "") for n, t in names.items()])
 
 
@@ -196,3 +198,10 @@ def test_a_launch_leaves_the_workspace_ready_for_the_next():
     for seed in range(4):
         work = split([10, 3] if seed % 2 else [2, 14], problem=Problem(head_dim=64))
         check(work, run(work, seed=seed, counters=counters))
+
+
+@pytest.mark.parametrize("recipe,options", [("hy3/decode_bf16_static", {}), ("hy3/decode_bf16", {"reduce.poll_above": 0})])
+def test_slices_where_nobody_waits_are_refused(recipe, options):
+    with pytest.raises(SpecError, match="reduce.slice_above: slice_above has no effect where the last CTA to arrive always merges"):
+        tle_attn.load(recipe).set(options | {"reduce.slice_above": 3}).kernel()
+    assert not tle_attn.load(recipe).set(options).kernel().mainloop.reduce.slice_above
