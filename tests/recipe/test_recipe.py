@@ -246,7 +246,7 @@ class TestSet:
         ("ring.3x", ("'ring.3x' is no option",)),
         ("score[1].cap", ("the recipe has no score[1]", "1 block(s) in score")),
         ("ring[0].stages", ("the recipe has no ring[0]", "0 block(s) in ring")),
-        ("score.cap", ("score.cap: score is not a table",)),
+        ("score.cap", ("score.cap: score is not a table", "allowed  score[0].cap: score holds several blocks")),
     ])  # fmt: skip
     def test_keys_that_reach_nothing(self, key, parts):
         fails(lambda: load("variants/decode_bf16_soft_cap").set({key: 3}), *parts)

@@ -83,7 +83,7 @@ CASES = {
     "scales of bf16": ("k_scale", lambda _: torch.ones(1), InputError, "takes bf16 tensors, which have no scales"),
     # switches
     "new_kv_included": ("new_kv_included", lambda _: "no", InputTypeError, "new_kv_included: True or False is wanted, not 'no'"),
-    "scheduled too early": ("scheduled", lambda _: True, InputError, "scheduled: schedule() was never called on this plan"),
+    "scheduled too early": ("scheduled", lambda _: True, InputError, "scheduled: schedule() has not filled this plan's tasks"),
     # arguments of variants
     "unknown argument": ("slopes", lambda _: torch.zeros(8), InputError, "slopes: hy3/decode_bf16 has no such argument"),
     "argument of the plan": ("slots", lambda _: 3, InputError, "slots: not to be given"),

@@ -107,7 +107,7 @@ class TestLaunches:
 
     def test_planned_before(self, make, executor, problem):
         plan = make()
-        with pytest.raises(InputError, match="scheduled: schedule.. was never called on this plan, so there are no units to run"):
+        with pytest.raises(InputError, match="scheduled: schedule.. has not filled this plan's units"):
             plan.run(**problem.inputs, scheduled=True)
         assert not executor.launches
         plan.schedule(**problem.lengths)

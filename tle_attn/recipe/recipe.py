@@ -124,7 +124,8 @@ def _assign(tables: dict[str, Any], key: str, value: Any, file: str | None) -> b
                 raise SpecError(f"the recipe has no {name}[{index}]", key=key, allowed=f"{len(found) if isinstance(found, list) else 0} block(s) in {name}", file=file)
             node = found[int(index)]
         if not isinstance(node, dict):
-            raise SpecError(f"{key}: {name} is not a table", key=key, file=file)
+            many = f"{name}[0].{parts[-1]}: {name} holds several blocks" if isinstance(node, list) else "a table"
+            raise SpecError(f"{name} is not a table", key=key, allowed=many, file=file)
     another = parts[-1] == "block" and _other_block(tables, parts[0], node, value)
     if another:
         node.clear()

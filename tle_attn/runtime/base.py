@@ -133,7 +133,7 @@ class Plan:
         """A run that is told that the planner ran already: there is one, and something has filled the records of this run."""
         self._check_planner("scheduled: ", InputError)
         if self.planned and not self._own_records_filled and self.RECORDS not in (workspace or {}):
-            raise InputError(f"scheduled: schedule() was never called on this plan, so there are no {self.RECORDS} to run")
+            raise InputError(f"scheduled: schedule() has not filled this plan's {self.RECORDS}; call it, or give the workspace that it has filled")
 
     def _own(self) -> dict[str, Any]:
         """Numbers that the plan itself sets."""
@@ -144,7 +144,8 @@ class Plan:
         known = {**values, **self._own(), **self.needs}
         for name in extra:
             if name not in self.arguments:
-                raise InputError(f"{name}: {self.kernel.name} has no such argument")
+                allowed = [a for a, argument in self.arguments.items() if a not in known and not argument.extent_of]
+                raise InputError(f"{name}: {self.kernel.name} has no such argument; of blocks it has {', '.join(allowed) or 'none'}")
             if name in known or self.arguments[name].extent_of:
                 raise InputError(f"{name}: not to be given; the plan and the other tensors say what it is")
         sizes = {"batch": self.batch, "query_heads": self.query_heads, "kv_heads": self.kv_heads, "query_tokens": self.kernel.problem.query_tokens}
