@@ -100,8 +100,6 @@ class DecodeMainloop(Mainloop):
             self, loader=settle(self.loader, evict_first=planned), schedule=settle(self.schedule, page_ids=self.loader.PAGED and not listed),
             reduce=settle(self.reduce, poll_above=self.reduce.POLL_ABOVE if planned else 0),
         )  # fmt: skip
-        if loop.reduce.poll_above:
-            loop = evolve(loop, reduce=settle(loop.reduce, slice_above=loop.reduce.SLICE_ABOVE))
         if self.ring.stages is not None:
             return loop
         tile = 2 * TILE * problem.head_dim * problem.dtype.nbytes

@@ -61,6 +61,10 @@ class SplitMerge(Block):
     poll_above: int | None = field(default=None, validator=optional(at_least(0, "number of splits above which a sequence's CTAs wait for each other and merge a share each")))
     slice_above: int | None = field(default=None, validator=optional(at_least(0, "number of splits above which a share is a slice of one row")))
 
+    def __attrs_post_init__(self) -> None:
+        if self.poll_above and self.slice_above is None:
+            object.__setattr__(self, "slice_above", self.SLICE_ABOVE)  # the way of frozen attrs classes
+
     def check(self, problem: Problem) -> None:
         if self.poll_above == 0 and self.slice_above:
             raise SpecError(

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from attrs import frozen
 
 import tle_attn
 from tle_attn.components.loaders.contiguous_tma import ContiguousTma
@@ -17,7 +18,7 @@ from tle_attn.components.schedulers.task_map import TaskMap
 from tle_attn.components.scores.soft_cap import SoftCap
 from tle_attn.components.v_operand.fp8_register import Fp8RegisterV
 from tle_attn.errors import ResourceError, SpecError
-from tle_attn.spec import DType, Kernel, Problem
+from tle_attn.spec import Block, DType, Kernel, Problem
 from tle_attn.testing import compare, compare_lse, make_decode_problem
 from tle_attn.verify import problem_for
 
@@ -132,6 +133,14 @@ class TestSettledOptions:
         planned, static = kernel_of(Problem()).mainloop, kernel_of(Problem(), schedule=StaticSplit()).mainloop
         assert (planned.loader.evict_first, planned.reduce.poll_above) == (True, 1)
         assert (static.loader.evict_first, static.reduce.poll_above) == (False, 0)
+
+    def test_a_reducer_of_another_kind_needs_no_options_of_this_one(self):
+        @frozen(kw_only=True)
+        class Own(Block):
+            KIND, POLL_ABOVE, HELPERS = "reduce", 2, False
+            poll_above: int | None = None
+
+        assert DecodeMainloop(reduce=Own()).settled(Problem()).reduce == Own(poll_above=2)
 
     def test_records_hold_page_ids_where_there_are_pages(self):
         paged, contiguous = (kernel_of(Problem(), loader=loader).mainloop.schedule for loader in (PagedTma(), ContiguousTma()))
