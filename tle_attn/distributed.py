@@ -59,7 +59,7 @@ class Exchange:
 
     def __attrs_post_init__(self) -> None:
         if not self.scatter:
-            self.out, self.lse = (part[0] for part in self._views(self._sent, 1))
+            self.out, self.lse = (part[0] for part in self._views(self._sent))
 
     @property
     def device(self) -> torch.device:
@@ -88,8 +88,8 @@ class Exchange:
         shape = (self.tokens, self.heads, self.head_dim)
         inputs.want(out, "out", DTYPES[self.dtype], shape, self.device, "tokens, heads, head_dim")
         inputs.want(lse, "lse", DType.F32, shape[:2], self.device, "tokens, heads")
-        parts = self.ranks if self.scatter else 1
-        outs, lses = self._views(self._sent, parts)
+        outs, lses = self._views(self._sent)
+        parts = outs.shape[0]
         if self.out is None or out.data_ptr() != self.out.data_ptr():
             outs.copy_(out.unflatten(1, (parts, -1)).transpose(0, 1))
         if self.lse is None or lse.data_ptr() != self.lse.data_ptr():
@@ -98,20 +98,20 @@ class Exchange:
             dist.all_to_all_single(self._received, self._sent, group=self.group)
         else:
             _all_gather(self._received, self._sent, group=self.group)
-        outs, lses = self._views(self._received, self.ranks)
+        outs, lses = self._views(self._received)
         with on_device(self.device):
             result, total = self.merge.run(outs, lses, out=merged, lse=merged_lse)
         assert total is not None  # the recipe's epilogue names a base
         return result, total
 
-    def _views(self, message: Tensor, parts: int) -> tuple[Tensor, Tensor]:
+    def _views(self, message: Tensor) -> tuple[Tensor, Tensor]:
         """Outputs [parts, tokens, heads of a part, head_dim] and log-sum-exps in a message."""
         heads = self.heads // (self.ranks if self.scatter else 1)
         size = _bytes_of(self.tokens, heads, self.head_dim, self.dtype)
-        lines = message.view(parts, sum(size))
+        parts = message.view(-1, sum(size))
         rows = self.tokens * heads
-        outs = lines[:, : rows * self.head_dim * self.dtype.itemsize].view(self.dtype).unflatten(1, (self.tokens, heads, self.head_dim))
-        return outs, lines[:, size[0] : size[0] + 4 * rows].view(torch.float32).unflatten(1, (self.tokens, heads))
+        outs = parts[:, : rows * self.head_dim * self.dtype.itemsize].view(self.dtype).unflatten(1, (self.tokens, heads, self.head_dim))
+        return outs, parts[:, size[0] : size[0] + 4 * rows].view(torch.float32).unflatten(1, (self.tokens, heads))
 
 
 def plan_exchange(

@@ -60,14 +60,12 @@ class Recipe:
 
         A slot that is given another block starts afresh, as in a recipe file: it keeps no option of the block before.
         """
-        tables, axes, settings = copy.deepcopy(self.tables), dict(self.axes), dict(self.settings)
+        tables, afresh = copy.deepcopy(self.tables), set()
         for key in sorted(options, key=lambda key: not key.endswith(".block")):
             if _assign(tables, key, options[key], self.file):
-                slot = key.removesuffix("block")
-                axes = {k: v for k, v in axes.items() if not k.startswith(slot)}
-                settings = {k: v for k, v in settings.items() if not k.startswith(slot)}
-        axes = {k: v for k, v in axes.items() if k not in options}
-        return evolve(self, tables=tables, axes=axes, settings={**settings, **options})
+                afresh.add(key.rpartition(".")[0])
+        axes = {k: v for k, v in _outside(afresh, self.axes).items() if k not in options}
+        return evolve(self, tables=tables, axes=axes, settings={**_outside(afresh, self.settings), **options})
 
     def points(self) -> Iterator[dict[str, Any]]:
         """Every point of the variant axes, the default first."""
@@ -136,6 +134,11 @@ def _assign(tables: dict[str, Any], key: str, value: Any, file: str | None) -> b
 def _other_block(tables: dict[str, Any], slot: str, table: dict[str, Any], name: Any) -> bool:
     """Whether `name` is another block than the one that this table of the slot is for: the one it names, or the slot's default."""
     return bool(name != table.get("block", default_block(tables, slot)))
+
+
+def _outside(slots: set[str], options: dict[str, Any]) -> dict[str, Any]:
+    """Those of {dotted key: value} whose slot is none of these."""
+    return {key: value for key, value in options.items() if key.rpartition(".")[0] not in slots}
 
 
 def library() -> Path:
@@ -210,11 +213,9 @@ def _read(file: Path, seen: tuple[Path, ...]) -> Recipe:
             parent = _read(base if base.suffix == ".toml" and base.is_file() else find(wanted), (*seen, file.resolve()))
         except SpecError as error:
             raise error.located(file=str(file), prefix=None if error.file else "extends")
-    tables = _merge(parent.tables if parent else {}, data)
-    own = _axes(header.get("axes", {}), str(file))
+    tables, afresh = _merge(parent.tables if parent else {}, data)
     fixed = {f"{t}.{k}" for t, table in data.items() if isinstance(table, dict) for k in table}
-    afresh = tuple(f"{t}." for t, table in data.items() if parent and isinstance(table, dict) and "block" in table and _other_block(parent.tables, t, parent.tables.get(t, {}), table["block"]))
-    axes = {k: v for k, v in (parent.axes if parent else {}).items() if k not in fixed and not k.startswith(afresh)} | own
+    axes = {k: v for k, v in _outside(afresh, parent.axes if parent else {}).items() if k not in fixed} | _axes(header.get("axes", {}), str(file))
     parents = (parent.name, *parent.parents) if parent else ()
     return Recipe(name=name, file=str(file), summary=header.get("summary", ""), parents=parents, tables=tables, axes=axes)
 
@@ -230,10 +231,12 @@ def _axes(table: Any, file: str) -> dict[str, tuple[Any, ...]]:
     return {k: tuple(v) for k, v in table.items()}
 
 
-def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """Child tables over the parent's, key by key; a slot that names another block starts afresh; arrays of tables are replaced."""
-    merged = copy.deepcopy(base)
+def _merge(base: dict[str, Any], over: dict[str, Any]) -> tuple[dict[str, Any], set[str]]:
+    """Child tables over the parent's, key by key, and the slots that start afresh: those that name another block; arrays of tables are replaced."""
+    merged, afresh = copy.deepcopy(base), set()
     for key, value in over.items():
-        same = isinstance(value, dict) and isinstance(merged.get(key), dict) and not ("block" in value and _other_block(base, key, merged[key], value["block"]))
-        merged[key] = {**merged[key], **value} if same else copy.deepcopy(value)
-    return merged
+        mine = merged.get(key, {})
+        if isinstance(value, dict) and isinstance(mine, dict) and "block" in value and _other_block(base, key, mine, value["block"]):
+            afresh.add(key)
+        merged[key] = {**mine, **value} if isinstance(value, dict) and isinstance(mine, dict) and key not in afresh else copy.deepcopy(value)
+    return merged, afresh

@@ -54,9 +54,9 @@ def plan(
     from ..recipe import load
     from ..spec import Kernel, Problem
 
-    own = list(inspect.signature(plan).parameters)
-    for name in problem:
+    for name in [name for name in problem if name not in fields_dict(Problem)]:
         # what is near to a key of [problem], or to nothing, the recipe tells about
+        own = list(inspect.signature(plan).parameters)
         near = difflib.get_close_matches(name, [*own, *fields_dict(Problem)], 1)
         if near and near[0] in own:
             raise InputError(f"{name}: plan has no such parameter; did you mean {near[0]!r}?")

@@ -98,13 +98,10 @@ class CascadePlan:
         new_kv_included: bool = True,
     ) -> None:
         """Launch the planners for these lengths; one call serves all layers of a step.  For recipes with a task map; the page ids where its records hold them."""
-        tables = (("prefix", self.prefix, prefix_lens, prefix_ids, len(self.groups), "groups"), ("suffix", self.suffix, suffix_lens, suffix_ids, self.suffix.batch, "requests"))
-        for name, part, lens, ids, count, of in tables:
-            inputs.want(lens, f"{name}_lens", DType.I32, (count,), self.device, of)
-            if ids is not None:
-                inputs.want(ids, f"{name}_ids", DType.I32, (count, None), self.device, f"{of}, pages")
-            elif part.kernel.mainloop.schedule.page_ids:
+        for name, part, ids in (("prefix", self.prefix, prefix_ids), ("suffix", self.suffix, suffix_ids)):
+            if ids is None and part.kernel.mainloop.schedule.page_ids:
                 raise InputError(f"{name}_ids: missing; task records hold page ids (schedule.page_ids)")
+        self._check_tables(prefix_ids, prefix_lens, suffix_ids, suffix_lens, without_ids=True)
         self.prefix.schedule(self._of_chunks(prefix_lens), block_ids=None if prefix_ids is None else self._of_chunks(prefix_ids))
         self.suffix.schedule(suffix_lens, block_ids=suffix_ids, new_kv_included=new_kv_included)
 
@@ -145,11 +142,8 @@ class CascadePlan:
         Raises:
             InputTypeError, InputError: the tensor and the rule it breaks.
         """
-        groups, batch = len(self.groups), self.suffix.batch
-        inputs.check_queries(q, self.suffix.kernel.problem, batch, self.suffix.query_heads, self.device)
-        for name, ids, lens, count in (("prefix", prefix_ids, prefix_lens, groups), ("suffix", suffix_ids, suffix_lens, batch)):
-            inputs.want(ids, f"{name}_ids", DType.I32, (count, None), self.device, "groups, pages" if name == "prefix" else "batch, pages")
-            inputs.want(lens, f"{name}_lens", DType.I32, (count,), self.device, "groups" if name == "prefix" else "batch")
+        inputs.check_queries(q, self.suffix.kernel.problem, self.suffix.batch, self.suffix.query_heads, self.device)
+        self._check_tables(prefix_ids, prefix_lens, suffix_ids, suffix_lens)
         shape = (len(q), self.suffix.query_heads, self.kernel.problem.head_dim)
         out, lse = outputs(self.merge.kernel, self.device, out, lse, shape, "batch * query_tokens, query_heads, head_dim")
         own = {"q_scale": q_scale} if q_scale is not None else {}
@@ -186,6 +180,15 @@ class CascadePlan:
         side.wait_stream(current)
         with torch.cuda.stream(side):
             yield done
+
+    def _check_tables(
+        self, prefix_ids: torch.Tensor | None, prefix_lens: torch.Tensor, suffix_ids: torch.Tensor | None, suffix_lens: torch.Tensor, *, without_ids: bool = False
+    ) -> None:
+        """Page tables and lengths of both passes; `without_ids`: a table may be left out."""
+        for name, ids, lens, axis, count in (("prefix", prefix_ids, prefix_lens, "groups", len(self.groups)), ("suffix", suffix_ids, suffix_lens, "batch", self.suffix.batch)):
+            if not (without_ids and ids is None):
+                inputs.want(ids, f"{name}_ids", DType.I32, (count, None), self.device, f"{axis}, pages")
+            inputs.want(lens, f"{name}_lens", DType.I32, (count,), self.device, axis)
 
     def _of_chunks(self, of_groups: torch.Tensor) -> torch.Tensor:
         """Rows of groups repeated for each of their chunks."""

@@ -197,7 +197,11 @@ class DecodePlan(Plan):
     @property
     def records(self) -> torch.Tensor:
         """The plan's own task map, int32 [tasks, words of a record]."""
-        return self.workspace["tasks"].view(-1, self.kernel.mainloop.schedule.record_words)
+        return self._as_records(self.workspace["tasks"])
+
+    def _as_records(self, tasks: torch.Tensor) -> torch.Tensor:
+        """Words of a task map as [tasks, words of a record]."""
+        return tasks.view(-1, self.kernel.mainloop.schedule.record_words)
 
     def _idle_tasks(self) -> torch.Tensor:
         """A task map of this plan's size that is not planned yet."""
@@ -207,8 +211,7 @@ class DecodePlan(Plan):
         """Debug mode: a task map is what the planner makes of this batch now."""
         wanted = self._idle_tasks()
         self.schedule(kv_lens, workspace={"tasks": wanted}, **given)
-        words = self.kernel.mainloop.schedule.record_words
-        found, wanted = records[: len(wanted)].view(-1, words), wanted.view(-1, words)
+        found, wanted = self._as_records(records[: len(wanted)]), self._as_records(wanted)
         # of an idle record nothing else is read, and the rest is an earlier task's
         idle = (found[:, SLOT_WORD] == IDLE) & (wanted[:, SLOT_WORD] == IDLE)
         if not ((found == wanted).all(1) | idle).all():
