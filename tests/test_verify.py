@@ -22,6 +22,15 @@ def test_library_recipes_are_right_in_emulation(recipe: str) -> None:
     assert 0 < result.error < result.tolerance
 
 
+@pytest.mark.parametrize(("recipe", "seed"), [("variants/decode_fp8_sigmoid", 38608), ("variants/prefill_fp8_sigmoid", 1238)])
+def test_weights_at_the_end_of_e4m3_are_held_to_its_spacing(recipe: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Problems with a row of one key whose weight is a few units of 2**-17, which no rounding can bring to within a relative bound."""
+    kernel = tle_attn.load(recipe).kernel()
+    assert verify.verify_kernel(kernel, "cpu", seed=seed).ok
+    monkeypatch.setattr(type(kernel.mainloop.softmax), "weight_unit", Block.weight_unit)
+    assert "1 of" in (verify.verify_kernel(kernel, "cpu", seed=seed).failure or "")
+
+
 def test_log_sum_exp_is_compared_too() -> None:
     recipe = tle_attn.load("hy3/decode_bf16_static").set({"epilogue.lse": "2", "epilogue.dtype": "f32"})
     assert verify.verify_kernel(recipe.kernel(), "cpu", seed=1).ok

@@ -145,12 +145,14 @@ def run_one(
     import torch
 
     from .runtime import plan
-    from .testing import compare, compare_lse, relative_rms
+    from .testing import PagedProblem, compare, compare_lse, relative_rms
 
     epilogue = kernel.mainloop.epilogue
     with_lse = epilogue.lse != "none"
     arguments = arguments_of(kernel, problem, seed)
-    expected, expected_lse = problem.reference(lse_base=epilogue.lse if with_lse else None, p_quant=None, **oracle_options(kernel, arguments))
+    options = oracle_options(kernel, arguments)
+    expected, expected_lse = problem.reference(lse_base=epilogue.lse if with_lse else None, p_quant=None, **options)
+    unit = max(block.weight_unit(kernel.problem) for _, block in kernel.blocks)
     lost = int((~expected.isfinite().all(-1)).sum())
     if 2 * lost > expected[..., 0].numel():
         return math.inf, f"{lost} of {expected[..., 0].numel()} rows of the oracle's own result are not finite, so that little is compared: a score overflows, or divides by zero"
@@ -163,7 +165,8 @@ def run_one(
     try:
         made.run(**placed.inputs, **arguments_of(kernel, placed, seed), out=out, lse=lse)
         error = relative_rms(out.cpu(), expected)
-        compare(out.cpu(), expected, rms=allowed, name_row=problem.name_row)
+        row_error = problem.weight_error(unit, **options) if unit and isinstance(problem, PagedProblem) else None
+        compare(out.cpu(), expected, rms=allowed, row_error=row_error, name_row=problem.name_row)
         if lse is not None and expected_lse is not None:
             compare_lse(lse.cpu(), expected_lse, atol=LSE_TOLERANCE[kernel.problem.dtype], name_row=problem.name_row)
     except AssertionError as wrong:

@@ -30,7 +30,8 @@ class SigmoidWeights(Block):
         bias: added to every logit, natural units; -log(n) starts a model of n keys where softmax would (Ramapuram et al., "Theory, Analysis, and Best
             Practices for Sigmoid Self-Attention").
 
-    fp8 weights carry 2**8, which spends e4m3's range; the end divides by it.
+    fp8 weights carry 2**8, which spends e4m3's range; the end divides by it.  No key is the largest, so that a weight below 2**-14 is a multiple of
+    2**-17 whatever the others are: choose FP8 where the weights that matter are above that.
     """
 
     KIND = "softmax"
@@ -52,6 +53,9 @@ class SigmoidWeights(Block):
 
     def oracle_options(self, problem: Problem, given: Mapping[str, Any]) -> dict[str, Any]:
         return {"sigmoid_bias": self.bias}
+
+    def weight_unit(self, problem: Problem) -> float:
+        return 2.0 ** -(9 + self.exponent(problem)) if problem.dtype is DType.FP8 else 0.0
 
     def provides(self, problem: Problem) -> tuple[Function, ...]:
         return step_functions(problem)

@@ -88,3 +88,18 @@ def test_lse_of_rows_that_have_none():
     for lse in (torch.tensor([[0.5, 0.0]]), torch.tensor([[0.5, -math.inf]]), torch.tensor([[math.nan, math.nan]])):
         with pytest.raises(AssertionError, match="1 of 2 off"):
             compare_lse(lse, ref, atol=1e-3)
+
+
+def test_a_row_may_be_off_by_its_own_error_besides(ref):
+    ref[2, 1] = 0
+    out, row_error = ref.clone(), torch.zeros(ref.shape[:2], dtype=torch.float64)
+    out[17, 3, 5] += 1.5 * ref[17, 3].norm()
+    row_error[17, 3], row_error[2, 1] = 1.5 * ref[17, 3].norm(), 1.0
+    with pytest.raises(AssertionError, match="1 of 320 rows above 0.4"):
+        compare(out, ref, rms=0.5, row_rms=0.4)
+    compare(out, ref, rms=0.5, row_rms=0.4, row_error=row_error)
+    for wrong in ((17, 3, 5), (2, 1, 0)):  # further off than that, and a row of zeros
+        further = out.clone()
+        further[wrong] += ref[17, 3].norm()
+        with pytest.raises(AssertionError, match=rf"first bad row \[{wrong[0]}, {wrong[1]}\].*\n(.*\n)+.*besides: up to 1.5"):
+            compare(further, ref, rms=0.5, row_rms=0.4, row_error=row_error)

@@ -123,6 +123,21 @@ def test_fp8_reference_quantises_p_unless_told_otherwise():
     assert not torch.equal(problem.reference()[0], problem.reference(p_quant=None)[0])
 
 
+@pytest.mark.parametrize("quant", [1, "kv_per_token"])
+def test_what_rounded_weights_may_bring(quant):
+    problem = make_decode_problem([1, 0, 3], query_tokens=2, heads=(4, 2), dtype="fp8", quant=quant)
+    allowed = problem.weight_error(2.0**-17, causal=True, window=2, sigmoid_bias=-3.0)
+    assert allowed.shape == problem.q.shape[:2]
+    assert not allowed[:1].any() and not allowed[2:4].any()  # query 0 of a sequence of one key stands before it
+    scales = problem.v_scale if quant == 1 else problem.v_scale.view(torch.float32)
+    largest = float(scales[scales.isfinite()].max())
+    for row, (b, keys) in {1: (0, [0]), 4: (2, [0, 1]), 5: (2, [1, 2])}.items():
+        page = int(problem.block_ids[b, 0])
+        for head in range(4):
+            values = problem.v_cache[page, keys, head // 2].double() * largest
+            assert float(allowed[row, head]) == pytest.approx(2.0**-18 * float(values.norm()))
+
+
 def test_new_output_is_nan_and_rows_have_names():
     decode = make_decode_problem([7, 9], query_tokens=2)
     assert torch.isnan(decode.new_output()).all() and decode.new_output().dtype == torch.bfloat16

@@ -92,6 +92,10 @@ class Block:
             )
         return {}
 
+    def weight_unit(self, problem: Problem) -> float:
+        """Spacing of the smallest weights that this block hands to the product with V; 0 where weights are rounded relative to the largest one of their row."""
+        return 0.0
+
     # ---- source
     def device_text(self) -> tuple[str, str]:
         """(text with its device functions, where it was written): its module, unless the block writes its text from its options."""

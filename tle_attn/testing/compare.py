@@ -15,18 +15,23 @@ def relative_rms(out: Tensor, ref: Tensor) -> float:
     return float(_relative_rms(out.double().reshape(1, -1), ref.to(out.device).double().reshape(1, -1)))
 
 
-def compare(out: Tensor, ref: Tensor, *, rms: float, row_rms: float | None = None, name_row: RowName | None = None) -> None:
+def compare(
+    out: Tensor, ref: Tensor, *, rms: float, row_rms: float | None = None, row_error: Tensor | None = None, name_row: RowName | None = None
+) -> None:
     """AssertionError unless `out` is `ref` within a relative RMS of `rms`, and of `row_rms` (4 rms) in each row of the last dimension.
 
     The bound on rows shows a single wrong row among thousands.  A row that is exactly zero in `ref` must be exactly zero
-    in `out`, and NaN must be exactly where `ref` has it.  `out`, `ref`: [tokens, heads, dim]; `name_row` names a token.
+    in `out`, and NaN must be exactly where `ref` has it.  `out`, `ref`: [tokens, heads, dim]; `row_error` [tokens, heads]: a
+    norm by which a row may be off besides; `name_row` names a token.
     """
     _same_shape("out", out, ref)
     row_limit = 4 * rms if row_rms is None else row_rms
     ref = ref.to(out.device).double()
     by_row = _relative_rms(out.double(), ref)
     overall = relative_rms(out, ref)
-    bad = torch.nonzero(by_row > row_limit)
+    # of a row without a size nothing is allowed: 0 / 0 is no number
+    besides = torch.zeros_like(by_row) if row_error is None else torch.nan_to_num(row_error.to(out.device) / ref.norm(dim=-1), nan=0.0, posinf=0.0)
+    bad = torch.nonzero(by_row > row_limit + besides)
     if overall <= rms and not len(bad):
         return
     lines = [f"out is not the reference: relative RMS {overall:.3g} (allowed {rms:.3g}); {len(bad)} of {by_row.numel()} rows above {row_limit:.3g}"]
@@ -36,6 +41,8 @@ def compare(out: Tensor, ref: Tensor, *, rms: float, row_rms: float | None = Non
             place = tuple(where)
             lines.append(f"  {label} bad row {where}{_named(name_row, where)}: relative RMS {float(by_row[place]):.3g}, {_contents(out[place], ref[place])}")
         lines.append(f"  bad rows: {_preview(bad)}")
+    if row_error is not None:
+        lines.append(f"  roundings of weights, allowed besides: up to {float(besides.max()):.3g}")
     raise AssertionError("\n".join(lines))
 
 

@@ -62,6 +62,17 @@ class PagedProblem:
                 moved[cache], moved[scale] = _moved_together(moved[cache], moved[scale], device)
         return evolve(self, **{name: value.to(device) if isinstance(value, Tensor) else value for name, value in moved.items()})
 
+    def weight_error(self, unit: float, **options) -> Tensor:
+        """Absolute error [T, Hq], as the norm of an output row, that weights rounded to multiples of `unit` may bring; `options` as for `reference`.
+
+        Half a unit times the root of the sum of |v|**2 over the keys that a query sees: roundings are independent, and random values nearly orthogonal.
+        Scales of V per token count as their largest, because they may be part of the weights.
+        """
+        scale = torch.ones(1) if self.v_scale is None else self.v_scale if self.v_scale.dtype == torch.float32 else self.v_scale.view(torch.float32)
+        squares = evolve(self, v_cache=self.v_cache.double() ** 2, v_scale=None)
+        everything = options | {"sigmoid_bias": 1e300, "p_quant": None, "lse_base": None}  # a weight of 1 for each key that counts
+        return unit / 2 * float(scale[scale.isfinite()].max()) * squares.reference(**everything)[0].sum(-1).sqrt()
+
     def _reference(self, options: dict) -> tuple[Tensor, Tensor | None]:
         options.setdefault("p_quant", "e4m3" if self.is_fp8 else None)
         scales = {"q_scale": self.q_scale, "k_scale": self.k_scale, "v_scale": self.v_scale}
