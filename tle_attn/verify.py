@@ -20,6 +20,8 @@ from .random_problems import prefill_problem_for, problem_for, problems, quant_t
 from .spec import DType, Kernel
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from .testing import DecodeProblem, PrefillProblem, StatesProblem
 
 #: options of the oracle that several blocks may add to
@@ -75,6 +77,17 @@ def tolerance(kernel: Kernel) -> tuple[float, str]:
     if kernel.mainloop.epilogue.dtype is DType.F32:
         return 3e-3, "P is rounded to bf16 before the product with V"
     return 4e-3, "P and the output are rounded to bf16"
+
+
+def row_error(kernel: Kernel, problem: DecodeProblem | PrefillProblem | StatesProblem, options: Mapping[str, Any]) -> Tensor | None:
+    """Norm by which each row may be off besides (`tle_attn.testing.compare`): weights that no largest one of their row scales are rounded to multiples of a unit.
+
+    `options`: the oracle's, as for the result that is compared.
+    """
+    from .testing import PagedProblem
+
+    unit = max(block.weight_unit(kernel.problem) for _, block in kernel.blocks)
+    return problem.weight_error(unit, **options) if unit and isinstance(problem, PagedProblem) else None
 
 
 #: allowed absolute error of a log-sum-exp: sums in fp32, exp2 and log2 by the device's approximations; tensor cores add fp8 products with about 13 bits, 32 elements
@@ -145,14 +158,13 @@ def run_one(
     import torch
 
     from .runtime import plan
-    from .testing import PagedProblem, compare, compare_lse, relative_rms
+    from .testing import compare, compare_lse, relative_rms
 
     epilogue = kernel.mainloop.epilogue
     with_lse = epilogue.lse != "none"
     arguments = arguments_of(kernel, problem, seed)
     options = oracle_options(kernel, arguments)
     expected, expected_lse = problem.reference(lse_base=epilogue.lse if with_lse else None, p_quant=None, **options)
-    unit = max(block.weight_unit(kernel.problem) for _, block in kernel.blocks)
     lost = int((~expected.isfinite().all(-1)).sum())
     if 2 * lost > expected[..., 0].numel():
         return math.inf, f"{lost} of {expected[..., 0].numel()} rows of the oracle's own result are not finite, so that little is compared: a score overflows, or divides by zero"
@@ -165,8 +177,7 @@ def run_one(
     try:
         made.run(**placed.inputs, **arguments_of(kernel, placed, seed), out=out, lse=lse)
         error = relative_rms(out.cpu(), expected)
-        row_error = problem.weight_error(unit, **options) if unit and isinstance(problem, PagedProblem) else None
-        compare(out.cpu(), expected, rms=allowed, row_error=row_error, name_row=problem.name_row)
+        compare(out.cpu(), expected, rms=allowed, row_error=row_error(kernel, problem, options), name_row=problem.name_row)
         if lse is not None and expected_lse is not None:
             compare_lse(lse.cpu(), expected_lse, atol=LSE_TOLERANCE[kernel.problem.dtype], name_row=problem.name_row)
     except AssertionError as wrong:
@@ -176,4 +187,4 @@ def run_one(
     return error, None
 
 
-__all__ = ["EMULATED", "Verification", "arguments_of", "oracle_options", "prefill_problem_for", "problem_for", "problems", "quant_type", "tolerance", "verify_kernel"]
+__all__ = ["EMULATED", "Verification", "arguments_of", "oracle_options", "prefill_problem_for", "problem_for", "problems", "quant_type", "row_error", "tolerance", "verify_kernel"]

@@ -13,7 +13,7 @@ from tle_attn.runtime import Plan
 from tle_attn.runtime.executors import EmulatedExecutor
 from tle_attn.spec import DType, Kernel
 from tle_attn.testing import DecodeProblem, PrefillProblem, compare, compare_lse
-from tle_attn.verify import LSE_TOLERANCE, arguments_of, oracle_options, tolerance
+from tle_attn.verify import LSE_TOLERANCE, arguments_of, oracle_options, row_error, tolerance
 from tle_attn.verify import prefill_problem_for as prefill_problem_for
 from tle_attn.verify import problem_for as problem_for
 
@@ -73,8 +73,9 @@ def check(kernel: Kernel, problem: Problem, result: Result) -> None:
     """AssertionError unless (out, lse) is the oracle's."""
     out, lse = result
     base = plan_base(kernel)
-    expected, expected_lse = problem.reference(**{**oracle_options(kernel, arguments_of(kernel, problem)), "p_quant": None, "lse_base": base})
-    compare(out, expected, rms=tolerance(kernel)[0], name_row=problem.name_row)
+    meant = oracle_options(kernel, arguments_of(kernel, problem))
+    expected, expected_lse = problem.reference(**{**meant, "p_quant": None, "lse_base": base})
+    compare(out, expected, rms=tolerance(kernel)[0], row_error=row_error(kernel, problem, meant), name_row=problem.name_row)
     if base:
         compare_lse(lse, expected_lse, atol=LSE_TOLERANCE[kernel.problem.dtype], name_row=problem.name_row)
 

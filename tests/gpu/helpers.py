@@ -58,13 +58,18 @@ def check_replays(plan: Plan, problem: Any, replays: int = 1000) -> None:
 def reference(plan: Plan, problem: DecodeProblem, **options: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
     """What the plan's kernel should compute, P not rounded."""
     base = plan.kernel.mainloop.epilogue.lse
-    meant = oracle_options(plan.kernel, verify.arguments_of(plan.kernel, problem))
-    return problem.reference(**{"p_quant": None, "lse_base": None if base == "none" else base, **meant, **options})
+    return problem.reference(**{"p_quant": None, "lse_base": None if base == "none" else base, **meaning(plan, problem), **options})
+
+
+def meaning(plan: Plan, problem: DecodeProblem) -> dict[str, Any]:
+    """Options of the oracle for the plan's kernel."""
+    return oracle_options(plan.kernel, verify.arguments_of(plan.kernel, problem))
 
 
 def compare_out(plan: Plan, problem: DecodeProblem, out: torch.Tensor, **options: Any) -> None:
     """AssertionError unless `out` is right; `options` of the oracle beyond what the recipe says."""
-    compare(out, reference(plan, problem, **options)[0], rms=tolerance(plan.kernel)[0], name_row=problem.name_row)
+    besides = verify.row_error(plan.kernel, problem, {**meaning(plan, problem), **options})
+    compare(out, reference(plan, problem, **options)[0], rms=tolerance(plan.kernel)[0], row_error=besides, name_row=problem.name_row)
 
 
 def check(config: Config, problem: DecodeProblem) -> Plan:
