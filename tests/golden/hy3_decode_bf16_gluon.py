@@ -561,28 +561,20 @@ def _barrier_address(barrier):
 
 
 @gluon.constexpr_function
-def _publish_offset(columns):
-    """Byte offset, in the P tile, of the 16-byte row that this lane's address names in stmatrix: matrix j of 4 is (key half j & 1, query rows 8 * (j >> 1) ..)."""
-    return (
-        "{ .reg .b32 lane, warp, q, c, h; mov.u32 lane, %tid.x; shr.u32 warp, lane, 5; and.b32 warp, warp, 3; and.b32 lane, lane, 31; and.b32 q, lane, 7; "
-        f"shr.u32 h, lane, 4; shl.b32 h, h, 3; add.u32 q, q, h; and.b32 q, q, {columns - 1}; "
-        "shr.u32 h, lane, 3; and.b32 h, h, 1; shl.b32 c, warp, 1; or.b32 c, c, h; and.b32 h, q, 7; xor.b32 c, c, h; shl.b32 c, c, 4; shl.b32 q, q, 7; add.u32 $0, c, q; }"
-    )
+def _publish(columns, limit, words, convert):
+    """Operands: E = columns / 2 dummies, then E each of P (fp32), tile address and lane offset.
 
-
-@gluon.constexpr_function
-def _publish(columns, limit):
-    """Operands: E = columns / 2 dummies, then E each of P (fp32), tile address and lane offset."""
+    `convert`: assembly, as a format, that turns p[0] .. p[3] into the words r[0], ..: key row g with two queries, then key row g + 8 with the same.
+    """
     e = columns // 2
+    total = words * e // 4
     p = [f"${e + i}" for i in range(e)]
-    text = f"{{ .reg .b32 at, {', '.join(f'r{i}' for i in range(e // 2))}; .reg .f32 top; .reg .pred over; add.u32 at, ${2 * e}, ${3 * e}; mov.f32 top, {p[0]}; "
+    text = f"{{ .reg .b32 at, {', '.join(f'r{i}' for i in range(total))}; .reg .b16 x, y; .reg .f32 top; .reg .pred over; add.u32 at, ${2 * e}, ${3 * e}; mov.f32 top, {p[0]}; "
     text += " ".join(f"max.f32 top, top, {x};" for x in p[1:]) + f" setp.gt.f32 over, top, {limit:.8e}; "
-    # registers 4t .. 4t+3: key row g with queries 8t + 2c, 2c + 1, then key row g + 8 with the same
     for t in range(e // 4):
-        a = p[4 * t : 4 * t + 4]
-        text += f"cvt.rn.bf16x2.f32 r{2 * t}, {a[1]}, {a[0]}; cvt.rn.bf16x2.f32 r{2 * t + 1}, {a[3]}, {a[2]}; "
-    count = min(4, e // 2)
-    for k in range(0, e // 2, count):
+        text += convert.format(p=p[4 * t : 4 * t + 4], r=[f"r{words * t + i}" for i in range(words)]) + " "
+    count = min(4, total)
+    for k in range(0, total, count):
         if k:
             text += "add.u32 at, at, 2048; "
         text += f"stmatrix.sync.aligned.m8n8.x{count}.trans.shared.b16 [at], {{{', '.join(f'r{i}' for i in range(k, k + count))}}}; "
@@ -597,11 +589,28 @@ def _publish_operands(columns):
 
 
 @gluon.jit
-def publish_p(p_tile, p, limit: constexpr):
-    offset = gl.inline_asm_elementwise(_publish_offset(p.shape[1]), "=r", [], dtype=gl.int32, is_pure=True, pack=1)
-    assembly: constexpr = _publish(p.shape[1], limit)
+def _publish_by(p_tile, p, limit: constexpr, lane_offset: constexpr, words: constexpr, convert: constexpr):
+    """`lane_offset`: assembly for the byte offset, in the tile, of the 16-byte row that a lane's address names in stmatrix."""
+    offset = gl.inline_asm_elementwise(lane_offset, "=r", [], dtype=gl.int32, is_pure=True, pack=1)
+    assembly: constexpr = _publish(p.shape[1], limit, words, convert)
     gl.inline_asm_elementwise(assembly, _publish_operands(p.shape[1]), [p, _address(p_tile.mem), offset], dtype=gl.int32, is_pure=False, pack=p.shape[1] // 2)
     return gl.inline_asm_elementwise(_hooked("flag", "mov.b32 $0, tle_attn_flag;"), "=r", [], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.constexpr_function
+def _publish_offset(columns):
+    """Byte offset, in the P tile, of the 16-byte row that this lane's address names in stmatrix: matrix j of 4 is (key half j & 1, query rows 8 * (j >> 1) ..)."""
+    return (
+        "{ .reg .b32 lane, warp, q, c, h; mov.u32 lane, %tid.x; shr.u32 warp, lane, 5; and.b32 warp, warp, 3; and.b32 lane, lane, 31; and.b32 q, lane, 7; "
+        f"shr.u32 h, lane, 4; shl.b32 h, h, 3; add.u32 q, q, h; and.b32 q, q, {columns - 1}; "
+        "shr.u32 h, lane, 3; and.b32 h, h, 1; shl.b32 c, warp, 1; or.b32 c, c, h; and.b32 h, q, 7; xor.b32 c, c, h; shl.b32 c, c, 4; shl.b32 q, q, 7; add.u32 $0, c, q; }"
+    )
+
+
+@gluon.jit
+def publish_p(p_tile, p, limit: constexpr):
+    convert: constexpr = "cvt.rn.bf16x2.f32 {r[0]}, {p[1]}, {p[0]}; cvt.rn.bf16x2.f32 {r[1]}, {p[3]}, {p[2]};"
+    return _publish_by(p_tile, p, limit, _publish_offset(p.shape[1]), 2, convert)
 
 
 # ==== kernel text: the same for every target

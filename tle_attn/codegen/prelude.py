@@ -10,7 +10,7 @@ from pathlib import Path
 DIALECT = Path(__file__).resolve().parent.parent / "dialect"
 TARGETS = ("gluon", "tle", "cpu")
 #: sources of each target's dialect, in order
-PARTS = {"gluon": ("gluon/core", "gluon/tiles", "gluon/pipeline", "gluon/hook", "gluon/clusters"), "tle": ("tle",), "cpu": ("cpu",)}
+PARTS = {"gluon": ("gluon/core", "gluon/tiles", "gluon/pipeline", "gluon/hook", "gluon/publish", "gluon/clusters"), "tle": ("tle",), "cpu": ("cpu",)}
 
 
 def whole(target: str) -> str:
