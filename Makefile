@@ -34,7 +34,7 @@ hy3: $(READY)
 	$(BIN)/tle-attn hy3 --jobs $(JOBS)
 
 test: $(READY)
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -22,13 +22,16 @@ def seen(trace: emu.Trace) -> tuple:
     return cta.program, sorted(map(repr, cta.spans)), sorted(map(repr, cta.fills))
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_traces_of_the_library(name: str) -> None:
-    """What holds of every trace, and that every schedule gives the same."""
+@pytest.mark.parametrize("name", [name for name in RECIPES if name.startswith("hy3/") or "cluster" in name])
+def test_every_schedule_gives_the_same_trace(name: str) -> None:
     kernel = tle_attn.load(name).kernel()
-    trace = trace_of(kernel, seed=0)
-    assert seen(trace) == seen(trace_of(kernel, seed=9))
-    cta = busiest(trace)
+    assert seen(trace_of(kernel, seed=0)) == seen(trace_of(kernel, seed=9))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_what_holds_of_every_trace(name: str) -> None:
+    kernel = tle_attn.load(name).kernel()
+    cta = busiest(trace_of(kernel))
     assert len(set(cta.roles) - set(kernel.mainloop.ENTRIES)) == len(kernel.resources.roles)
     for role, (start, end) in cta.roles.items():
         waits = sorted((s.start, s.end) for s in cta.spans if s.role == role and s.kind == "wait")
