@@ -102,7 +102,7 @@ class Verification:
     Attributes:
         kernel: its name.
         target: "cpu", "tle-emulated", "gluon" or "tle".
-        error: largest relative RMS error of a problem; infinity where a result is missing.
+        error: largest relative RMS error of a problem's rows (`tle_attn.testing.rms_of_rows`); infinity where a result is missing.
         tolerance: what is allowed.
         problems: how many were run.
         seconds: how long all of it took.
@@ -154,11 +154,11 @@ def verify_kernel(kernel: Kernel, target: str = "cpu", *, seed: int = 0, device:
 def run_one(
     kernel: Kernel, target: str, problem: DecodeProblem | PrefillProblem | StatesProblem, allowed: float, seed: int = 0, device: Any = None
 ) -> tuple[float, str | None]:
-    """(relative RMS error, failure or None) of one problem."""
+    """(relative RMS error of the rows, failure or None) of one problem."""
     import torch
 
     from .runtime import plan
-    from .testing import compare, compare_lse, relative_rms
+    from .testing import compare, compare_lse, rms_of_rows
 
     epilogue = kernel.mainloop.epilogue
     with_lse = epilogue.lse != "none"
@@ -176,8 +176,9 @@ def run_one(
     lse = torch.full(out.shape[:2], math.nan, device=made.device) if with_lse else None
     try:
         made.run(**placed.inputs, **arguments_of(kernel, placed, seed), out=out, lse=lse)
-        error = relative_rms(out.cpu(), expected)
-        compare(out.cpu(), expected, rms=allowed, row_error=row_error(kernel, problem, options), name_row=problem.name_row)
+        besides = row_error(kernel, problem, options)
+        error = rms_of_rows(out.cpu(), expected, besides)
+        compare(out.cpu(), expected, rms=allowed, row_error=besides, name_row=problem.name_row)
         if lse is not None and expected_lse is not None:
             compare_lse(lse.cpu(), expected_lse, atol=LSE_TOLERANCE[kernel.problem.dtype], name_row=problem.name_row)
     except AssertionError as wrong:

@@ -1,6 +1,6 @@
 """What tests of attention kernels need: random problems with poisoned gaps, comparisons that say where, workloads."""
 
-from tle_attn.testing.compare import compare, compare_lse, relative_rms
+from tle_attn.testing.compare import compare, compare_lse, relative_rms, rms_of_rows
 from tle_attn.testing.prefill import ContiguousProblem, PrefillProblem, make_contiguous_problem, make_prefill_problem
 from tle_attn.testing.problems import ContiguousDecodeProblem, DecodeProblem, PagedProblem, make_contiguous_decode_problem, make_decode_problem
 from tle_attn.testing.states import StatesProblem, make_states_problem
@@ -24,4 +24,5 @@ __all__ = [
     "make_prefill_problem",
     "make_states_problem",
     "relative_rms",
+    "rms_of_rows",
 ]

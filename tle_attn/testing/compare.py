@@ -15,10 +15,18 @@ def relative_rms(out: Tensor, ref: Tensor) -> float:
     return float(_relative_rms(out.double().reshape(1, -1), ref.to(out.device).double().reshape(1, -1)))
 
 
+def rms_of_rows(out: Tensor, ref: Tensor, row_error: Tensor | None = None) -> float:
+    """Root mean square of the rows' relative RMS errors, of rows that are not zero in both; `row_error` as in `compare`.
+
+    Every row counts alike.  In `relative_rms` one row may outweigh all others, whose error may be the one rounding of its largest weight.
+    """
+    return _rms_of(_beyond(out.double(), ref.to(out.device).double(), row_error), ref)
+
+
 def compare(
     out: Tensor, ref: Tensor, *, rms: float, row_rms: float | None = None, row_error: Tensor | None = None, name_row: RowName | None = None
 ) -> None:
-    """AssertionError unless `out` is `ref` within a relative RMS of `rms`, and of `row_rms` (4 rms) in each row of the last dimension.
+    """AssertionError unless the `rms_of_rows` of `out` is at most `rms`, and the relative RMS error of each row of the last dimension `row_rms` (4 rms).
 
     The bound on rows shows a single wrong row among thousands.  A row that is exactly zero in `ref` must be exactly zero
     in `out`, and NaN must be exactly where `ref` has it.  `out`, `ref`: [tokens, heads, dim]; `row_error` [tokens, heads]: a
@@ -27,22 +35,19 @@ def compare(
     _same_shape("out", out, ref)
     row_limit = 4 * rms if row_rms is None else row_rms
     ref = ref.to(out.device).double()
-    by_row = _relative_rms(out.double(), ref)
-    overall = relative_rms(out, ref)
-    # of a row without a size nothing is allowed: 0 / 0 is no number
-    besides = torch.zeros_like(by_row) if row_error is None else torch.nan_to_num(row_error.to(out.device) / ref.norm(dim=-1), nan=0.0, posinf=0.0)
-    bad = torch.nonzero(by_row > row_limit + besides)
+    by_row = _beyond(out.double(), ref, row_error)
+    overall = _rms_of(by_row, ref)
+    bad = torch.nonzero(by_row > row_limit)
     if overall <= rms and not len(bad):
         return
-    lines = [f"out is not the reference: relative RMS {overall:.3g} (allowed {rms:.3g}); {len(bad)} of {by_row.numel()} rows above {row_limit:.3g}"]
+    besides = "" if row_error is None else ", beside the roundings of weights"
+    lines = [f"out is not the reference: relative RMS {overall:.3g} (allowed {rms:.3g}); {len(bad)} of {by_row.numel()} rows above {row_limit:.3g}{besides}"]
     if len(bad):
         worst = [int(i) for i in torch.nonzero(by_row == by_row.max())[0]]
         for label, where in (("first", bad[0].tolist()), ("worst", worst)):
             place = tuple(where)
             lines.append(f"  {label} bad row {where}{_named(name_row, where)}: relative RMS {float(by_row[place]):.3g}, {_contents(out[place], ref[place])}")
         lines.append(f"  bad rows: {_preview(bad)}")
-    if row_error is not None:
-        lines.append(f"  roundings of weights, allowed besides: up to {float(besides.max()):.3g}")
     raise AssertionError("\n".join(lines))
 
 
@@ -66,6 +71,19 @@ def _relative_rms(out: Tensor, ref: Tensor) -> Tensor:
     error = (out - ref).masked_fill(same_nan, 0.0).norm(dim=-1)
     size = ref.masked_fill(same_nan, 0.0).norm(dim=-1)
     return torch.where(error == 0, 0.0, torch.nan_to_num(error / size, nan=math.inf, posinf=math.inf))
+
+
+def _beyond(out: Tensor, ref: Tensor, row_error: Tensor | None) -> Tensor:
+    """Relative RMS error of each row, less what it may be off besides: of a row without a size, nothing."""
+    by_row = _relative_rms(out, ref)
+    if row_error is None:
+        return by_row
+    return (by_row - torch.nan_to_num(row_error.to(out.device) / ref.norm(dim=-1), nan=0.0, posinf=0.0)).clamp(min=0.0)
+
+
+def _rms_of(by_row: Tensor, ref: Tensor) -> float:
+    counted = by_row[(by_row > 0) | (ref.to(by_row.device).double().norm(dim=-1) > 0)]
+    return float(counted.square().mean().sqrt()) if len(counted) else 0.0
 
 
 def _same_shape(name: str, out: Tensor, ref: Tensor) -> None:
