@@ -565,6 +565,7 @@ def _publish(columns, limit, words, convert):
     """Operands: E = columns / 2 dummies, then E each of P (fp32), tile address and lane offset.
 
     `convert`: assembly, as a format, that turns p[0] .. p[3] into the words r[0], ..: key row g with two queries, then key row g + 8 with the same.
+    It may use the 16-bit registers x and y.
     """
     e = columns // 2
     total = words * e // 4

@@ -20,7 +20,8 @@ def rms_of_rows(out: Tensor, ref: Tensor, row_error: Tensor | None = None) -> fl
 
     Every row counts alike.  In `relative_rms` one row may outweigh all others, whose error may be the one rounding of its largest weight.
     """
-    return _rms_of(_beyond(out.double(), ref.to(out.device).double(), row_error), ref)
+    ref = ref.to(out.device).double()
+    return _rms_of(_beyond(out.double(), ref, row_error), ref)
 
 
 def compare(
@@ -82,7 +83,7 @@ def _beyond(out: Tensor, ref: Tensor, row_error: Tensor | None) -> Tensor:
 
 
 def _rms_of(by_row: Tensor, ref: Tensor) -> float:
-    counted = by_row[(by_row > 0) | (ref.to(by_row.device).double().norm(dim=-1) > 0)]
+    counted = by_row[(by_row > 0) | (ref.norm(dim=-1) > 0)]
     return float(counted.square().mean().sqrt()) if len(counted) else 0.0
 
 

@@ -9,6 +9,7 @@ from attrs import evolve, fields, frozen
 from torch import Tensor
 
 from tle_attn.oracle import attention, quantise_e4m3
+from tle_attn.oracle.scales import check_cache_scale
 from tle_attn.testing.paged import PagedCache, Quant, make_paged_cache, spread
 
 
@@ -68,10 +69,11 @@ class PagedProblem:
         Half a unit times the root of the sum of |v|**2 over the keys that a query sees: roundings are independent, and random values nearly orthogonal.
         Scales of V per token count as their largest, because they may be part of the weights.
         """
-        scale = torch.ones(1) if self.v_scale is None else self.v_scale if self.v_scale.dtype == torch.float32 else self.v_scale.view(torch.float32)
+        scale = check_cache_scale("v_scale", self.v_scale, self.v_cache)
+        largest = 1.0 if scale is None else float(scale[scale.isfinite()].max())
         squares = evolve(self, v_cache=self.v_cache.double() ** 2, v_scale=None)
         everything = options | {"sigmoid_bias": 1e300, "p_quant": None, "lse_base": None}  # a weight of 1 for each key that counts
-        return unit / 2 * float(scale[scale.isfinite()].max()) * squares.reference(**everything)[0].sum(-1).sqrt()
+        return unit / 2 * largest * squares.reference(**everything)[0].sum(-1).sqrt()
 
     def _reference(self, options: dict) -> tuple[Tensor, Tensor | None]:
         options.setdefault("p_quant", "e4m3" if self.is_fp8 else None)
