@@ -53,7 +53,7 @@ class ContiguousTma(Block):
             "TILE": Constant(TILE, "tokens of a key tile"),
             "TILE_PAGES": Constant(1, "boxes that make up a tile"),
             "PAGED": Constant(False, "keys are found through page ids"),
-            "EVICT_FIRST": Constant(bool(self.evict_first), "K and V leave the L2 cache first where they exceed it"),
+            "EVICT_FIRST": Constant(bool(self.evict_first), "a share of K and V leaves the L2 cache first where all of it exceeds the cache"),
             "COPIES": Constant(1, "boxes (and full barriers) of a tile"),
             "BOX_BYTES": Constant(self.box_bytes(problem, problem.tile_dim), "bytes of a TMA box"),
             "VALUE_BOX_BYTES": Constant(self.box_bytes(problem, problem.tile_dim), "bytes of a TMA box of V", same_as="BOX_BYTES"),

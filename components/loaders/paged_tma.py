@@ -77,7 +77,7 @@ class PagedTma(Block):
             "PAGE": Constant(problem.page, "tokens of a cache page"),
             "TILE_PAGES": Constant(self.pages(problem), "pages that make up a tile"),
             "PAGE_TILES": Constant(max(1, problem.page // TILE), "tiles in a page"),
-            "EVICT_FIRST": Constant(bool(self.evict_first), "K and V leave the L2 cache first where they exceed it"),
+            "EVICT_FIRST": Constant(bool(self.evict_first), "a share of K and V leaves the L2 cache first where all of it exceeds the cache"),
             "PAGE_BLOCK": Constant(PAGE_BLOCK, "page ids that the producer warp holds in a register"),
             "COLUMN_BLOCKS": Constant(self.column_blocks(problem.tile_dim, problem), "128-byte column blocks of a tile row"),
             "COPIES": Constant(self.copies(problem), "boxes (and full barriers) of a tile"),

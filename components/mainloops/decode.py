@@ -115,7 +115,7 @@ class DecodeMainloop(Mainloop):
             )
         if not self.schedule.PLANNED:
             for key, value, allowed, reason in (
-                ("loader.evict_first", self.loader.evict_first, "false, or left out", "the task map says whether K and V exceed the L2 cache, and a static split has none"),
+                ("loader.evict_first", self.loader.evict_first, "false, or left out", "the task map says how far K and V exceed the L2 cache, and a static split has none"),
                 ("reduce.poll_above", self.reduce.poll_above, "0, or left out", "CTAs may wait for each other only where all are resident at once, and of a static grid nobody knows"),
             ):
                 if value:

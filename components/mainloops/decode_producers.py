@@ -6,14 +6,21 @@ from tle_attn.dialect import F32, evict_first, jit, vec_index
 
 
 @jit
+def keep_or_drop(tile, seq, share):
+    """Cache policy of a tile's copy: `share` of EVICT_SHARES tiles, always the same, leave the L2 cache first, so that the others are still there for the next reader.
+
+    Without this a next reader in the same order finds nothing: each tile comes just after it had to make room.
+    """
+    evict_first(1 if (tile + seq) * share % EVICT_SHARES < share else 0)
+
+
+@jit
 def load_keys(args, seq, head, first, count, kv_len, flags, first_ids, boxes, k_scales, full, scales_full, empty):
     """Producer role: K tiles, and their scales where every key has one."""
     if PAGED:
         page_row, ids, later, end = open_pages(args, seq, head, first, kv_len, first_ids)
     else:
         ids = seq
-    if EVICT_FIRST:
-        evict_first(flags // 2)
     if KEY_SCALES:
         scales = fetch_key_scales(args, ids, 0, first, head)
     for i in range(count):
@@ -23,6 +30,8 @@ def load_keys(args, seq, head, first, count, kv_len, flags, first_ids, boxes, k_
             lane = page - end + PAGE_BLOCK
         if KEY_SCALES:
             fetched = fetch_key_scales(args, ids, lane, first + i, head)
+        if EVICT_FIRST:
+            keep_or_drop(first + i, seq, flags // 2)
         acquire(empty, i)
         load_tile(args.k_desc, boxes, full, slot_of(i), ids, lane, first + i, head)
         if KEY_SCALES:
@@ -42,8 +51,6 @@ def load_values(args, seq, head, first, count, kv_len, flags, first_ids, boxes, 
         page_row, ids, later, end = open_pages(args, seq, head, first, kv_len, first_ids)
     else:
         ids = seq
-    if EVICT_FIRST:
-        evict_first(flags // 2)
     if VALUE_SCALES:
         # nothing that is published: the loop carries a tile's scales to the next round
         scales = vec_index(TILE).to(F32)
@@ -53,6 +60,8 @@ def load_values(args, seq, head, first, count, kv_len, flags, first_ids, boxes, 
             ids, later, end = turn_pages(args, page_row, ids, later, end, page, kv_len, seq, head)
         if VALUE_SCALES:
             fetched = fetch_value_scales(args, ids, page - end + PAGE_BLOCK, first + i, kv_len - tile_token(args, (first + i) * TILE, seq, head), head)
+        if EVICT_FIRST:
+            keep_or_drop(first + i, seq, flags // 2)
         acquire(empty, i)
         if PAGED:
             lane = page - end + PAGE_BLOCK

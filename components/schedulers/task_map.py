@@ -5,8 +5,8 @@ record.  More sequences than slots, or much to read in half as many: the chunk i
 records say that they are not all resident.  The map is rebuilt before each step (a captured graph stays right when lengths change) and shared by all layers of the step.
 
 Record, 8 x int32: sequence, first key tile, tiles, kv length, partial slot (-1 unsplit, -2 idle), first slot of the sequence, parts, and the kv head
-times 4 plus flags (1: all tasks are resident at once; 2: K and V exceed the L2 cache, so they should leave it first).  With `page_ids` the ids of the
-task's first RECORD_PAGES pages follow, -1 past the end.
+times 64 plus flags (1: all tasks are resident at once; 2 times the tiles of 16 that should leave the L2 cache first: what it cannot keep).  With `page_ids`
+the ids of the task's first RECORD_PAGES pages follow, -1 past the end.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tle_attn.dialect import (
 from tle_attn.errors import SpecError
 from tle_attn.spec import Argument, Block, Constant, Function, Problem
 from tle_attn.spec.problem import at_least
-from tle_attn.spec.tasks import RECORD, RECORD_PAGES, WAVES
+from tle_attn.spec.tasks import EVICT_SHARES, FLAGS, RECORD, RECORD_PAGES, WAVES
 
 TILE = 64
 
@@ -72,10 +72,12 @@ class TaskMap(Block):
         return {
             "MIN_TILES": Constant(self.min_tokens // TILE, "key tiles of a task at least"),
             "WAVES": Constant(WAVES, "tasks for each slot where there is much to read in many sequences"),
+            "FLAGS": Constant(FLAGS, "what the kv head is multiplied by in a record, to make room for flags"),
             "RECORD": Constant(self.record_words, "int32 words of a task record"),
             "FIRST_ID": Constant(RECORD, "word of a task record where its page ids begin"),
             "PAGE_IDS": Constant(bool(self.page_ids), "task records hold the first page ids"),
             "PDL": Constant(self.pdl, "the kernel starts while the planner runs"),
+            "EVICT_SHARES": Constant(EVICT_SHARES, "key tiles of which a record says how many leave the L2 cache first"),
             "PLAN_BLOCK": Constant(256, "sequences that the planner looks at together"),
         }
 
@@ -87,7 +89,7 @@ class TaskMap(Block):
             Argument("batch", "i32", "sequences"),
             Argument("kv_heads", "i32", "key/value heads"),
             Argument("slots", "i32", "CTAs of the attention kernel that are resident at once"),
-            Argument("l2_tiles", "i32", "key tiles (with their value tiles) of one kv head that fit the L2 cache"),
+            Argument("l2_tiles", "i32", "key tiles (with their value tiles) of one kv head that the L2 cache can keep"),
         )
 
     def provides(self, problem: Problem) -> tuple[Function, ...]:
@@ -101,14 +103,14 @@ def task(args):
     flags = load(record + 7)
     return (
         load(record),
-        flags // 4,
+        flags // FLAGS,
         load(record + 1),
         load(record + 2),
         load(record + 3),
         load(record + 4),
         load(record + 5),
         load(record + 6),
-        flags % 4,
+        flags % FLAGS,
     )
 
 
@@ -235,6 +237,8 @@ def write_record(args, record, seq, head, part, parts, first_slot, per_head, tot
     store(record + 5, first_slot)
     store(record + 6, parts)
     resident = 1 if per_head * args.kv_heads <= args.slots else 0
-    store(record + 7, head * 4 + resident + (2 if total > args.l2_tiles else 0))
+    # rounded up: one line too many that is read again would push out another
+    leaving = (EVICT_SHARES * (total - args.l2_tiles) + total - 1) // total if total > args.l2_tiles else 0
+    store(record + 7, head * FLAGS + resident + 2 * leaving)
     if PAGE_IDS:
         store(record + FIRST_ID + vec_index(PAGE_BLOCK), page_block(args, key_source(args, seq), first_page(first + start), kv_len, seq, head))

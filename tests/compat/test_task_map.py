@@ -7,6 +7,7 @@ from attrs import evolve
 from tests.compat.hpc_cases import assigned, attend
 from tle_attn.compat import hpc_ops as hpc
 from tle_attn.ops import plans
+from tle_attn.spec.tasks import FLAGS
 from tle_attn.testing import compare, make_decode_problem
 
 pytestmark = pytest.mark.usefixtures("emulated")
@@ -57,7 +58,7 @@ class TestAssign:
         for seq, first, count, length, slot, _, parts, head_and_flags in records(task_map):
             if slot != -2:
                 assert length == kv_lens[seq]
-                pair = seq * kv_heads + head_and_flags // 4
+                pair = seq * kv_heads + head_and_flags // FLAGS
                 tiles.setdefault(pair, []).append((first, count, parts))
         assert set(tiles) == set(range(len(kv_lens) * kv_heads))
         for pair, found in tiles.items():

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import torch
 
 
+#: share of the L2 cache that counts on keeping K and V from one reader to the next
+L2_KEPT = 0.75
 #: CTAs along the second dimension of a CUDA grid
 MAX_GRID_Y = 65_535
 
@@ -79,9 +81,9 @@ class DecodePlan(Plan):
 
     @property
     def l2_tiles(self) -> int:
-        """Key tiles (with their value tiles) of one kv head that fit the device's L2 cache."""
+        """Key tiles (with their value tiles) of one kv head that the device's L2 cache can keep from one reader to the next."""
         problem = self.kernel.problem
-        return self.executor.l2_bytes() // (64 * (problem.head_dim + problem.v_dim) * problem.dtype.nbytes * self.kv_heads)
+        return int(L2_KEPT * self.executor.l2_bytes()) // (64 * (problem.head_dim + problem.v_dim) * problem.dtype.nbytes * self.kv_heads)
 
     def schedule(
         self, kv_lens: torch.Tensor, *, block_ids: torch.Tensor | None = None, new_kv_included: bool = True, workspace: Workspace | None = None, **extra: Any

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from attrs import frozen
+from attrs import evolve, frozen
 
 import tle_attn
 from tle_attn.components.loaders.contiguous_tma import ContiguousTma
@@ -169,3 +169,23 @@ class TestSettledOptions:
         with pytest.raises(SpecError, match=f"{key}: static_split makes no use of {key}"):
             kernel_of(Problem(), schedule=StaticSplit(), **slots)
         kernel_of(Problem(), **slots)
+
+
+@pytest.mark.parametrize("recipe", ["hy3/decode_fp8", "variants/decode_bf16_contiguous"])
+@pytest.mark.parametrize("share", [0, 1, 5, 16])
+def test_tiles_that_the_l2_cache_cannot_keep(monkeypatch, recipe, share):
+    """K and V of the same tiles in every launch, evenly spread, leave the cache first."""
+    hints: list[int] = []
+    monkeypatch.setattr("tle_attn.emu.ops.evict_first", hints.append)
+    kernel = evolve(tle_attn.load(recipe).set({"schedule.min_tokens": 64}).kernel(), name=f"a text of its own, {share}")  # loaded anew, with the hint above
+    problem = problem_for(kernel, [32 * 64], 1)
+    plan = tle_attn.plan(kernel, **problem.geometry, target="cpu")
+    monkeypatch.setattr(type(plan), "l2_tiles", 32 - 2 * share)
+    seen = []
+    for _ in range(2):
+        hints.clear()
+        plan.schedule(**problem.lengths)
+        plan.run(**problem.inputs, out=problem.new_output())
+        seen.append(list(hints))
+    assert len(seen[0]) == 2 * 32 and sum(seen[0]) == 2 * 2 * share
+    assert sorted(seen[0]) == sorted(seen[1])

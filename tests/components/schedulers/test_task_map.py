@@ -156,10 +156,10 @@ def test_new_tokens_are_added(target, device):
     assert [(r.kv_len, r.tiles) for r in records if r.slot == -1] == [(64, 1), (65, 2)]
 
 
-def test_work_beyond_the_l2_cache_is_marked():
-    """640 tokens are 10 tiles a head."""
-    assert {r.flags & 2 for r in planned([640], 1, 4, l2_tiles=10)} == {0}
-    assert {r.flags & 2 for r in planned([640], 1, 4, l2_tiles=9) if r.slot != -2} == {2}
+@pytest.mark.parametrize(("kept", "leaving"), [(11, 0), (10, 0), (9, 2), (5, 8), (1, 15), (0, 16)])
+def test_what_the_l2_cache_cannot_keep_leaves_it_first(kept, leaving):
+    """640 tokens are 10 tiles a head; sixteenths, rounded up."""
+    assert {r.flags // 2 for r in planned([640], 1, 4, l2_tiles=kept) if r.slot != -2} == {leaving}
 
 
 def test_spare_ctas_are_idle():
