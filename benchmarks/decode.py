@@ -213,7 +213,8 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     for dtype in {k.problem.dtype for k in kernels.values()}:
         for ctas_per_sm in floor.CTAS_PER_SM:
-            floor.compiled(dtype.value, options.page, workloads.HEAD_DIM, options.page * workloads.HEAD_DIM * dtype.nbytes, ctas_per_sm)
+            for hints in (False, True):
+                floor.compiled(dtype.value, options.page, workloads.HEAD_DIM, options.page * workloads.HEAD_DIM * dtype.nbytes, ctas_per_sm, hints)
     measured = {}
     for variant in options.variants:
         by_mtp = {f"mtp {mtp}": facts[variant.name, mtp] for mtp in options.mtp if (variant.name, mtp) in facts}

@@ -7,6 +7,7 @@ to run: compare times with the floor of the same run.  K scales per token (1.6 %
 from __future__ import annotations
 
 import functools
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,10 @@ from attrs import frozen
 
 from benchmarks.watchdog import watch
 from tle_attn.build import Descriptor, compile_module, descriptor
+from tle_attn.codegen.prelude import prelude
 from tle_attn.report.timing import Timer, capture
+from tle_attn.runtime.decode import L2_KEPT
+from tle_attn.spec.tasks import EVICT_SHARES
 from tle_attn.testing import DecodeProblem
 
 #: Bytes of pages in flight per SM; all of these shapes measure within a few percent of each other, and the best counts.
@@ -37,12 +41,19 @@ def stages(page_bytes: int, ctas_per_sm: int) -> int:
 
 
 @functools.cache
-def compiled(dtype: str, page: int, head_dim: int, page_bytes: int, ctas_per_sm: int) -> Any:
+def compiled(dtype: str, page: int, head_dim: int, page_bytes: int, ctas_per_sm: int, hints: bool) -> Any:
     """The reading kernel for one page shape, a `tle_attn.build.CompiledKernel`; needs no GPU."""
     box = Descriptor(dtype, (1, 1, page, head_dim))
-    signature = {"k_desc": box, "v_desc": box, "page_ids": "*i32", "units": "i32", "heads": "i32"}
-    source = Path(__file__).with_name("read_pages.py")
-    return compile_module(source, "read_pages", signature, num_warps=1, constants={"STAGES": stages(page_bytes, ctas_per_sm)})
+    signature = {"k_desc": box, "v_desc": box, "page_ids": "*i32", "units": "i32", "heads": "i32", "share": "i32"}
+    text = prelude("gluon", {"evict_first"}) + "\n\n" + Path(__file__).with_name("read_pages.py").read_text()
+    constants = {"STAGES": stages(page_bytes, ctas_per_sm), "HINTS": hints, "SHARES": EVICT_SHARES}
+    return compile_module(text, "read_pages", signature, num_warps=1, constants=constants)
+
+
+def leaving(pages: int, page_bytes: int, l2_bytes: int) -> int:
+    """Pages (K and V) of EVICT_SHARES that leave the L2 cache first, as task maps have it."""
+    kept = int(L2_KEPT * l2_bytes) // (2 * page_bytes)
+    return -(-EVICT_SHARES * (pages - kept) // pages) if pages > kept else 0
 
 
 def live_pages(problem: DecodeProblem) -> torch.Tensor:
@@ -53,19 +64,20 @@ def live_pages(problem: DecodeProblem) -> torch.Tensor:
 
 
 def measure(problem: DecodeProblem, timer: Timer, label: str) -> Floor:
-    """The best of a few ring shapes, warm and cold each for itself."""
+    """The best of a few ring shapes, with decode's cache hints and without, warm and cold each for itself."""
     _, page, heads, dim = problem.k_cache.shape
     page_bytes = page * dim * problem.k_cache.element_size()
     dtype = "fp8" if problem.is_fp8 else "bf16"
     ids = live_pages(problem)
-    sms = torch.cuda.get_device_properties(ids.device).multi_processor_count
+    device = torch.cuda.get_device_properties(ids.device)
+    sms, share = device.multi_processor_count, leaving(len(ids) * heads, page_bytes, device.L2_cache_size)
     box = (1, 1, page, dim)
     views = [cache.permute(0, 2, 1, 3) for cache in (problem.k_cache, problem.v_cache)]
     descriptors = [descriptor(view, view.shape, view.stride(), box, dtype) for view in views]
-    args = [*descriptors, ids, len(ids) * heads, heads]
+    args = [*descriptors, ids, len(ids) * heads, heads, share]
     warm, cold = [], []
-    for ctas_per_sm in CTAS_PER_SM:
-        kernel = compiled(dtype, page, dim, page_bytes, ctas_per_sm)
+    for ctas_per_sm, hints in itertools.product(CTAS_PER_SM, (False, True) if share else (False,)):
+        kernel = compiled(dtype, page, dim, page_bytes, ctas_per_sm, hints)
         kernel.load()
         with watch(f"{label}: read floor, {ctas_per_sm} CTAs per SM"):
             graph = capture(lambda: kernel.launch((sms * ctas_per_sm,), args))

@@ -1,4 +1,7 @@
-"""Kernel of the read floor: copy pages into shared memory by TMA and do nothing with them."""
+"""Kernel of the read floor: copy pages into shared memory by TMA and do nothing with them.
+
+Part of a module: `benchmarks.floor` puts the dialect's `evict_first` before it.
+"""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -9,15 +12,18 @@ _load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 
 
 @gluon.jit
-def _start(k_desc, v_desc, k_slot, v_slot, full, page, head):
+def _start(k_desc, v_desc, k_slot, v_slot, full, page, unit, heads, share, HINTS: gl.constexpr, SHARES: gl.constexpr):
+    head = unit % heads
+    if HINTS:
+        evict_first(1 if unit // heads * share % SHARES < share else 0)  # noqa: F821
     mbarrier.expect(full, k_desc.block_type.nbytes + v_desc.block_type.nbytes)
     _load(k_desc, [page, head, 0, 0], full, k_slot)
     _load(v_desc, [page, head, 0, 0], full, v_slot)
 
 
 @gluon.jit
-def read_pages(k_desc, v_desc, page_ids, units, heads, STAGES: gl.constexpr):
-    """units: (page, head) pairs of the whole grid; every CTA reads an equal run of them.  One warp."""
+def read_pages(k_desc, v_desc, page_ids, units, heads, share, STAGES: gl.constexpr, HINTS: gl.constexpr, SHARES: gl.constexpr):
+    """units: (page, head) pairs of the whole grid; every CTA reads an equal run of them.  One warp.  With HINTS `share` of SHARES pages leave the L2 cache first."""
     k_ring = gl.allocate_shared_memory(k_desc.dtype, [STAGES] + k_desc.block_type.shape, k_desc.layout)
     v_ring = gl.allocate_shared_memory(v_desc.dtype, [STAGES] + v_desc.block_type.shape, v_desc.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -33,13 +39,13 @@ def read_pages(k_desc, v_desc, page_ids, units, heads, STAGES: gl.constexpr):
     page = gl.load(page_ids + (first + STAGES) // heads, mask=first + STAGES < last, other=0)
     for s in gl.static_range(STAGES):
         if first + s < last:
-            _start(k_desc, v_desc, k_ring.index(s), v_ring.index(s), full.index(s), ids[s], (first + s) % heads)
+            _start(k_desc, v_desc, k_ring.index(s), v_ring.index(s), full.index(s), ids[s], first + s, heads, share, HINTS, SHARES)
     slot = 0
     phase = 0
     for i in range(first, last):
         mbarrier.wait(full.index(slot), phase)
         if i + STAGES < last:
-            _start(k_desc, v_desc, k_ring.index(slot), v_ring.index(slot), full.index(slot), page, (i + STAGES) % heads)
+            _start(k_desc, v_desc, k_ring.index(slot), v_ring.index(slot), full.index(slot), page, i + STAGES, heads, share, HINTS, SHARES)
         page = gl.load(page_ids + (i + STAGES + 1) // heads, mask=i + STAGES + 1 < last, other=0)
         slot += 1
         if slot == STAGES:
