@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from tle_attn.dialect import F32, evict_first, jit, vec_index
+from tle_attn.dialect import F32, evict_first, jit, maximum, vec_index
 
 
 @jit
-def keep_or_drop(tile, seq, share):
-    """Cache policy of a tile's copy: `share` of EVICT_SHARES tiles, always the same, leave the L2 cache first, so that the others are still there for the next reader.
+def keep_or_drop(tile, seq, flags):
+    """Cache policy of a tile's copy: what the L2 cache cannot keep leaves it first, always the same tiles, so that the others are still there for the next reader.
 
     Without this a next reader in the same order finds nothing: each tile comes just after it had to make room.
     """
-    evict_first(1 if (tile + seq) * share % EVICT_SHARES < share else 0)
+    leaving = maximum(EVICT_SHARES - flags // 2 // ELEMENT_BYTES, 0)
+    evict_first(1 if (tile + seq) * leaving % EVICT_SHARES < leaving else 0)
 
 
 @jit
@@ -31,7 +32,7 @@ def load_keys(args, seq, head, first, count, kv_len, flags, first_ids, boxes, k_
         if KEY_SCALES:
             fetched = fetch_key_scales(args, ids, lane, first + i, head)
         if EVICT_FIRST:
-            keep_or_drop(first + i, seq, flags // 2)
+            keep_or_drop(first + i, seq, flags)
         acquire(empty, i)
         load_tile(args.k_desc, boxes, full, slot_of(i), ids, lane, first + i, head)
         if KEY_SCALES:
@@ -61,7 +62,7 @@ def load_values(args, seq, head, first, count, kv_len, flags, first_ids, boxes, 
         if VALUE_SCALES:
             fetched = fetch_value_scales(args, ids, page - end + PAGE_BLOCK, first + i, kv_len - tile_token(args, (first + i) * TILE, seq, head), head)
         if EVICT_FIRST:
-            keep_or_drop(first + i, seq, flags // 2)
+            keep_or_drop(first + i, seq, flags)
         acquire(empty, i)
         if PAGED:
             lane = page - end + PAGE_BLOCK

@@ -5,8 +5,8 @@ record.  More sequences than slots, or much to read in half as many: the chunk i
 records say that they are not all resident.  The map is rebuilt before each step (a captured graph stays right when lengths change) and shared by all layers of the step.
 
 Record, 8 x int32: sequence, first key tile, tiles, kv length, partial slot (-1 unsplit, -2 idle), first slot of the sequence, parts, and the kv head
-times 64 plus flags (1: all tasks are resident at once; 2 times the tiles of 16 that should leave the L2 cache first: what it cannot keep).  With `page_ids`
-the ids of the task's first RECORD_PAGES pages follow, -1 past the end.
+times 128 plus flags (1: all tasks are resident at once; 2 times the tiles of 16, but 32 at most, that the L2 cache can keep where elements have one byte).
+With `page_ids` the ids of the task's first RECORD_PAGES pages follow, -1 past the end.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ class TaskMap(Block):
             "FIRST_ID": Constant(RECORD, "word of a task record where its page ids begin"),
             "PAGE_IDS": Constant(bool(self.page_ids), "task records hold the first page ids"),
             "PDL": Constant(self.pdl, "the kernel starts while the planner runs"),
-            "EVICT_SHARES": Constant(EVICT_SHARES, "key tiles of which a record says how many leave the L2 cache first"),
+            "EVICT_SHARES": Constant(EVICT_SHARES, "key tiles of which a record says how many the L2 cache can keep"),
+            "ELEMENT_BYTES": Constant(problem.dtype.nbytes, "bytes of an element of K and V"),
             "PLAN_BLOCK": Constant(256, "sequences that the planner looks at together"),
         }
 
@@ -89,7 +90,7 @@ class TaskMap(Block):
             Argument("batch", "i32", "sequences"),
             Argument("kv_heads", "i32", "key/value heads"),
             Argument("slots", "i32", "CTAs of the attention kernel that are resident at once"),
-            Argument("l2_tiles", "i32", "key tiles (with their value tiles) of one kv head that the L2 cache can keep"),
+            Argument("l2_tiles", "i32", "key tiles (with their value tiles) of one kv head that the L2 cache can keep, for elements of one byte"),
         )
 
     def provides(self, problem: Problem) -> tuple[Function, ...]:
@@ -237,8 +238,8 @@ def write_record(args, record, seq, head, part, parts, first_slot, per_head, tot
     store(record + 5, first_slot)
     store(record + 6, parts)
     resident = 1 if per_head * args.kv_heads <= args.slots else 0
-    # rounded up: one line too many that is read again would push out another
-    leaving = (EVICT_SHARES * (total - args.l2_tiles) + total - 1) // total if total > args.l2_tiles else 0
-    store(record + 7, head * FLAGS + resident + 2 * leaving)
+    # rounded down: one line too many that is read again would push out another
+    kept = minimum(EVICT_SHARES * args.l2_tiles // maximum(total, 1), 2 * EVICT_SHARES)
+    store(record + 7, head * FLAGS + 2 * kept + resident)
     if PAGE_IDS:
         store(record + FIRST_ID + vec_index(PAGE_BLOCK), page_block(args, key_source(args, seq), first_page(first + start), kv_len, seq, head))

@@ -14,7 +14,7 @@ Kernel plan_tasks, grid (tasks,), 4 warps; arguments in order:
     batch: i32 - sequences
     kv_heads: i32 - key/value heads
     slots: i32 - CTAs of the attention kernel that are resident at once
-    l2_tiles: i32 - key tiles (with their value tiles) of one kv head that the L2 cache can keep
+    l2_tiles: i32 - key tiles (with their value tiles) of one kv head that the L2 cache can keep, for elements of one byte
 
 Kernel decode, grid (tasks,), 4 warps, at most 128 registers a thread; arguments in order:
     k_desc: tensor descriptor fp8[1, 1, 64, 128] - K cache as (page, head, token, dim)
@@ -666,10 +666,11 @@ P_EXPONENT = constexpr(7.0)  # P, l and O carry 2**P_EXPONENT
 P_LIMIT = constexpr(448.0)  # P above this moves the reference maximum
 MIN_TILES = constexpr(8)  # key tiles of a task at least
 WAVES = constexpr(4)  # tasks for each slot where there is much to read in many sequences
-FLAGS = constexpr(64)  # what the kv head is multiplied by in a record, to make room for flags
+FLAGS = constexpr(128)  # what the kv head is multiplied by in a record, to make room for flags
 RECORD = constexpr(40)  # int32 words of a task record
 FIRST_ID = constexpr(8)  # word of a task record where its page ids begin
-EVICT_SHARES = constexpr(16)  # key tiles of which a record says how many leave the L2 cache first
+EVICT_SHARES = constexpr(16)  # key tiles of which a record says how many the L2 cache can keep
+ELEMENT_BYTES = constexpr(1)  # bytes of an element of K and V
 PLAN_BLOCK = constexpr(256)  # sequences that the planner looks at together
 POLL_ABOVE = constexpr(1)  # splits above which the CTAs of a sequence merge a share each
 SLICE_ABOVE = constexpr(8)  # splits above which a share is a slice of a row
@@ -967,9 +968,9 @@ def write_record(
     store(record + 5, first_slot)
     store(record + 6, parts)
     resident = 1 if per_head * kv_heads <= slots else 0
-    # rounded up: one line too many that is read again would push out another
-    leaving = (EVICT_SHARES * (total - l2_tiles) + total - 1) // total if total > l2_tiles else 0
-    store(record + 7, head * FLAGS + resident + 2 * leaving)
+    # rounded down: one line too many that is read again would push out another
+    kept = minimum(EVICT_SHARES * l2_tiles // maximum(total, 1), 2 * EVICT_SHARES)
+    store(record + 7, head * FLAGS + 2 * kept + resident)
     store(
         record + FIRST_ID + vec_index(PAGE_BLOCK),
         page_block(key_source(block_ids, block_ids_stride, seq), first_page(first + start), kv_len),
@@ -1266,12 +1267,13 @@ def attend(
 
 
 @jit
-def keep_or_drop(tile, seq, share):
-    """Cache policy of a tile's copy: `share` of EVICT_SHARES tiles, always the same, leave the L2 cache first, so that the others are still there for the next reader.
+def keep_or_drop(tile, seq, flags):
+    """Cache policy of a tile's copy: what the L2 cache cannot keep leaves it first, always the same tiles, so that the others are still there for the next reader.
 
     Without this a next reader in the same order finds nothing: each tile comes just after it had to make room.
     """
-    evict_first(1 if (tile + seq) * share % EVICT_SHARES < share else 0)
+    leaving = maximum(EVICT_SHARES - flags // 2 // ELEMENT_BYTES, 0)
+    evict_first(1 if (tile + seq) * leaving % EVICT_SHARES < leaving else 0)
 
 
 @jit
@@ -1282,7 +1284,7 @@ def load_keys(k_desc, block_ids, block_ids_stride, seq, head, first, count, kv_l
         page = first_page(first + i)
         ids, later, end = turn_pages(page_row, ids, later, end, page, kv_len)
         lane = page - end + PAGE_BLOCK
-        keep_or_drop(first + i, seq, flags // 2)
+        keep_or_drop(first + i, seq, flags)
         acquire(empty, i)
         load_tile(k_desc, boxes, full, slot_of(i), ids, lane, first + i, head)
 
@@ -1294,7 +1296,7 @@ def load_values(v_desc, block_ids, block_ids_stride, seq, head, first, count, kv
     for i in range(count):
         page = first_page(first + i)
         ids, later, end = turn_pages(page_row, ids, later, end, page, kv_len)
-        keep_or_drop(first + i, seq, flags // 2)
+        keep_or_drop(first + i, seq, flags)
         acquire(empty, i)
         lane = page - end + PAGE_BLOCK
         load_tile(v_desc, boxes, full, slot_of(i), ids, lane, first + i, head)

@@ -95,11 +95,7 @@ def plan_for(scales: str, query_tokens: int, page: int, batch: int, query_heads:
 
 
 def planner_kernel(query_tokens: int, min_tokens: int) -> Kernel:
-    """A kernel of which only the planner is used: task records depend on neither element type, page nor group.
-
-    FP8 stands for all types in the choice of the L2 hint: data that would have fitted and is dropped costs a read of memory, data that is kept in
-    vain costs little.
-    """
+    """A kernel of which only the planner is used: task records depend on neither element type, page nor group."""
     return tle_attn.load(RECIPES["tensor"]).set({**WITHOUT_IDS, "schedule.min_tokens": min_tokens}).kernel(query_tokens=query_tokens, page=64, group=1)
 
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import torch
 
 
-#: share of the L2 cache that counts on keeping K and V from one reader to the next
-L2_KEPT = 0.75
+#: share of the L2 cache that keeps K and V from one reader to the next; measured (docs/performance.md): 0.4 to 0.6 are as good, 0.9 keeps almost nothing
+L2_KEPT = 0.5
 #: CTAs along the second dimension of a CUDA grid
 MAX_GRID_Y = 65_535
 
@@ -81,9 +81,12 @@ class DecodePlan(Plan):
 
     @property
     def l2_tiles(self) -> int:
-        """Key tiles (with their value tiles) of one kv head that the device's L2 cache can keep from one reader to the next."""
+        """Key tiles (with their value tiles) of one kv head that the device's L2 cache can keep from one reader to the next, for elements of one byte.
+
+        Maps of the operators serve kernels of any element type, which is why the kernel counts bytes of elements itself.
+        """
         problem = self.kernel.problem
-        return int(L2_KEPT * self.executor.l2_bytes()) // (64 * (problem.head_dim + problem.v_dim) * problem.dtype.nbytes * self.kv_heads)
+        return int(L2_KEPT * self.executor.l2_bytes()) // (64 * (problem.head_dim + problem.v_dim) * self.kv_heads)
 
     def schedule(
         self, kv_lens: torch.Tensor, *, block_ids: torch.Tensor | None = None, new_kv_included: bool = True, workspace: Workspace | None = None, **extra: Any

@@ -6,8 +6,8 @@ RECORD, RECORD_PAGES = 8, 32
 WAVES = 4
 #: the word that holds the partial slot (-1: the sequence is not split), and its value in an idle record
 SLOT_WORD, IDLE = 4, -2
-#: a record of decode says how many of so many key tiles should leave the L2 cache first; what its kv head is multiplied by to make room for that and another flag
-EVICT_SHARES, FLAGS = 16, 64
+#: a record of decode says how many of so many key tiles the L2 cache can keep; what its kv head is multiplied by to make room for that and another flag
+EVICT_SHARES, FLAGS = 16, 128
 #: the word that holds how many parts the sequence is cut into
 PARTS_WORD = 6
 

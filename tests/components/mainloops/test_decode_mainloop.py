@@ -180,7 +180,7 @@ def test_tiles_that_the_l2_cache_cannot_keep(monkeypatch, recipe, share):
     kernel = evolve(tle_attn.load(recipe).set({"schedule.min_tokens": 64}).kernel(), name=f"a text of its own, {share}")  # loaded anew, with the hint above
     problem = problem_for(kernel, [32 * 64], 1)
     plan = tle_attn.plan(kernel, **problem.geometry, target="cpu")
-    monkeypatch.setattr(type(plan), "l2_tiles", 32 - 2 * share)
+    monkeypatch.setattr(type(plan), "l2_tiles", (32 - 2 * share) * kernel.problem.dtype.nbytes)
     seen = []
     for _ in range(2):
         hints.clear()

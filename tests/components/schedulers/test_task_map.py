@@ -156,10 +156,10 @@ def test_new_tokens_are_added(target, device):
     assert [(r.kv_len, r.tiles) for r in records if r.slot == -1] == [(64, 1), (65, 2)]
 
 
-@pytest.mark.parametrize(("kept", "leaving"), [(11, 0), (10, 0), (9, 2), (5, 8), (1, 15), (0, 16)])
-def test_what_the_l2_cache_cannot_keep_leaves_it_first(kept, leaving):
-    """640 tokens are 10 tiles a head; sixteenths, rounded up."""
-    assert {r.flags // 2 for r in planned([640], 1, 4, l2_tiles=kept) if r.slot != -2} == {leaving}
+@pytest.mark.parametrize(("tiles", "kept"), [(10**6, 32), (20, 32), (19, 30), (10, 16), (9, 14), (5, 8), (1, 1), (0, 0)])
+def test_what_the_l2_cache_can_keep(tiles, kept):
+    """640 tokens are 10 tiles a head; sixteenths, rounded down, up to twice all."""
+    assert {r.flags // 2 for r in planned([640], 1, 4, l2_tiles=tiles) if r.slot != -2} == {kept}
 
 
 def test_spare_ctas_are_idle():
