@@ -69,7 +69,7 @@ SIGMOID, SELECTED, CONTIGUOUS, MQA, F32_OUT, D96 = (tuple(f"variants/decode_{dty
 VARIANTS += tuple(config(recipe, q, 64, 5, 2) for recipe in (*SIGMOID, *CONTIGUOUS, *F32_OUT) for q in (1, 3))
 VARIANTS += tuple(config(recipe, q, page, 5, 2) for recipe in (*SELECTED, *D96) for q, page in ((1, 64), (3, 16)))
 VARIANTS += tuple(config(recipe, 1, page, group, 2) for recipe in MQA for page, group in ((64, 64), (16, 33)))
-VARIANTS += tuple(config(f"variants/decode_bf16_{name}", q, page, 8, 2) for name, q, page in (("d256", 1, 64), ("d256", 3, 16), ("d192_v128", 1, 64), ("d192_v128", 2, 128)))
+VARIANTS += tuple(config(f"variants/decode_bf16_{name}", q, page, 8, 2) for name, q, page in (("d256", 1, 64), ("d256", 3, 16), ("d192_v128", 1, 64), ("d192_v128", 2, 128), ("d192_v128", 5, 64)))
 FP8_GROUPS = (config(FP8, 1, 64, 5, 4), config(FP8_PER_TOKEN, 1, 64, 5, 4), config(FP8_PER_TOKEN, 3, 16, 4, 2), config(KV_PER_TOKEN, 1, 64, 5, 4), config(KV_PER_TOKEN, 3, 16, 4, 2))
 LSE = tuple(config(recipe, q, 64, 8, 2, epilogue__lse=base) for recipe in (DYNAMIC, STATIC) for q, base in ((1, "e"), (3, "2")))
 LSE += (config(FP8, 2, 64, 8, 2, epilogue__lse="e"), config(KV_PER_TOKEN, 2, 64, 8, 2, epilogue__lse="e"))
