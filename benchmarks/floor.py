@@ -18,7 +18,7 @@ from benchmarks.watchdog import watch
 from tle_attn.build import Descriptor, compile_module, descriptor
 from tle_attn.codegen.prelude import prelude
 from tle_attn.report.timing import Timer, capture
-from tle_attn.runtime.decode import L2_KEPT
+from tle_attn.runtime import decode as runtime
 from tle_attn.spec.tasks import EVICT_SHARES
 from tle_attn.testing import DecodeProblem
 
@@ -46,13 +46,13 @@ def compiled(dtype: str, page: int, head_dim: int, page_bytes: int, ctas_per_sm:
     box = Descriptor(dtype, (1, 1, page, head_dim))
     signature = {"k_desc": box, "v_desc": box, "page_ids": "*i32", "units": "i32", "heads": "i32", "share": "i32"}
     text = prelude("gluon", {"evict_first"}) + "\n\n" + Path(__file__).with_name("read_pages.py").read_text()
-    constants = {"STAGES": stages(page_bytes, ctas_per_sm), "HINTS": hints, "SHARES": EVICT_SHARES}
+    constants = {"STAGES": stages(page_bytes, ctas_per_sm), "HINTS": hints}
     return compile_module(text, "read_pages", signature, num_warps=1, constants=constants)
 
 
 def leaving(pages: int, page_bytes: int, l2_bytes: int) -> int:
     """Pages (K and V) of EVICT_SHARES that leave the L2 cache first, as task maps have it."""
-    kept = int(L2_KEPT * l2_bytes) // (2 * page_bytes)
+    kept = int(runtime.L2_KEPT * l2_bytes) // (2 * page_bytes)
     return -(-EVICT_SHARES * (pages - kept) // pages) if pages > kept else 0
 
 

@@ -29,7 +29,7 @@ class ContiguousTma(Block):
     NAME = "contiguous_tma"
     PAGED = False
 
-    #: let K and V leave the L2 cache first where a step's tiles exceed it; the task map says where.  Left open: with a task map
+    #: let the part of K and V that the L2 cache cannot keep leave it first; the task map says how much.  Left open: with a task map
     evict_first: bool | None = field(default=None, metadata={"tune": (True, False)})
     #: a full barrier expects what its box brings
     expect_scale = 1.0
@@ -53,7 +53,7 @@ class ContiguousTma(Block):
             "TILE": Constant(TILE, "tokens of a key tile"),
             "TILE_PAGES": Constant(1, "boxes that make up a tile"),
             "PAGED": Constant(False, "keys are found through page ids"),
-            "EVICT_FIRST": Constant(bool(self.evict_first), "a share of K and V leaves the L2 cache first where all of it exceeds the cache"),
+            "EVICT_FIRST": Constant(bool(self.evict_first), "the part of K and V that the L2 cache cannot keep leaves it first"),
             "COPIES": Constant(1, "boxes (and full barriers) of a tile"),
             "BOX_BYTES": Constant(self.box_bytes(problem, problem.tile_dim), "bytes of a TMA box"),
             "VALUE_BOX_BYTES": Constant(self.box_bytes(problem, problem.tile_dim), "bytes of a TMA box of V", same_as="BOX_BYTES"),

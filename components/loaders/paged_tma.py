@@ -34,7 +34,7 @@ class PagedTma(Block):
     NAME = "paged_tma"
     PAGED = True
 
-    #: let K and V leave the L2 cache first where a step's tiles exceed it; the task map says where.  Left open: with a task map
+    #: let the part of K and V that the L2 cache cannot keep leave it first; the task map says how much.  Left open: with a task map
     evict_first: bool | None = field(default=None, metadata={"tune": (True, False)})
     #: bytes that one use of a full barrier is told to expect, as a multiple of what a box brings; anything but 1 breaks the protocol
     expect_scale: float = field(default=1.0, metadata={"testing": True})
@@ -77,7 +77,7 @@ class PagedTma(Block):
             "PAGE": Constant(problem.page, "tokens of a cache page"),
             "TILE_PAGES": Constant(self.pages(problem), "pages that make up a tile"),
             "PAGE_TILES": Constant(max(1, problem.page // TILE), "tiles in a page"),
-            "EVICT_FIRST": Constant(bool(self.evict_first), "a share of K and V leaves the L2 cache first where all of it exceeds the cache"),
+            "EVICT_FIRST": Constant(bool(self.evict_first), "the part of K and V that the L2 cache cannot keep leaves it first"),
             "PAGE_BLOCK": Constant(PAGE_BLOCK, "page ids that the producer warp holds in a register"),
             "COLUMN_BLOCKS": Constant(self.column_blocks(problem.tile_dim, problem), "128-byte column blocks of a tile row"),
             "COPIES": Constant(self.copies(problem), "boxes (and full barriers) of a tile"),

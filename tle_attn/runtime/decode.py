@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import torch
 
 
-#: share of the L2 cache that keeps K and V from one reader to the next; measured (docs/performance.md): 0.4 to 0.6 are as good, 0.9 keeps almost nothing
+#: share of the L2 cache that keeps K and V from one reader to the next; measured (docs/performance.md): 0.5 and 0.6 are the best, 0.9 keeps almost nothing
 L2_KEPT = 0.5
 #: CTAs along the second dimension of a CUDA grid
 MAX_GRID_Y = 65_535

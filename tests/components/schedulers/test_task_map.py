@@ -1,15 +1,19 @@
 """Task map: the records of the planner kernel against a planner in Python, and what every map must promise."""
 
+import random
+
 import pytest
 import torch
 from attrs import frozen
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from benchmarks import floor
 from tle_attn.components.schedulers.task_map import RECORD, TaskMap
 from tle_attn.errors import SpecError
 from tle_attn.runtime.decode import task_capacity
 from tle_attn.spec import Argument
+from tle_attn.spec.tasks import EVICT_SHARES
 from tle_attn.testing.mini_kernel import mini_kernel, run_kernel
 
 #: one sequence needs all of its tiles; the entry reads the map back as the attention kernel does
@@ -160,6 +164,19 @@ def test_new_tokens_are_added(target, device):
 def test_what_the_l2_cache_can_keep(tiles, kept):
     """640 tokens are 10 tiles a head; sixteenths, rounded down, up to twice all."""
     assert {r.flags // 2 for r in planned([640], 1, 4, l2_tiles=tiles) if r.slot != -2} == {kept}
+
+
+@pytest.mark.parametrize("nbytes", [1, 2])
+def test_the_read_floor_drops_as_many_tiles(nbytes, monkeypatch):
+    """Shares of `benchmarks.floor`, which counts pages, are those of maps, which count tiles of one byte an element."""
+    rng = random.Random(seed := random.randrange(1 << 31))
+    print("seed", seed)
+    for _ in range(20):
+        tiles, l2_tiles = rng.randint(1, 300), 2 * rng.randint(0, 300)
+        monkeypatch.setattr("tle_attn.runtime.decode.L2_KEPT", 0.5)
+        share = floor.leaving(tiles, 64 * 128 * nbytes, 2 * l2_tiles * 2 * 64 * 128)
+        kept = next(r.flags // 2 for r in planned([64 * tiles], 1, 4, l2_tiles=l2_tiles) if r.slot != -2)
+        assert share == max(EVICT_SHARES - kept // nbytes, 0)
 
 
 def test_spare_ctas_are_idle():
