@@ -154,6 +154,7 @@ class DecodeMainloop(Mainloop):
             "DEPENDENTS": Constant(bool(self.reduce.DEPENDENTS), "a kernel that follows starts while this one runs"),
             "HELPERS": Constant(self.reduce.HELPERS, "CTAs without keys join the merge of their cluster"),
             "VALUE_SCALES": Constant(self.scale.VALUE_SCALES, "the values of every key have a scale of their own"),
+            "ELEMENT_BYTES": Constant(problem.dtype.nbytes, "bytes of an element of K and V"),
             "PRODUCER_REGISTERS": Constant(self.producer_registers, "registers per thread of a producer warp"),
             "SKIP_PAGES": Constant(
                 any("first_key" in block.HOOKS for _, block in self.parts()) and self.loader.pages(problem) > 1, "a tile's first pages may lie before every window"

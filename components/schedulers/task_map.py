@@ -78,7 +78,6 @@ class TaskMap(Block):
             "PAGE_IDS": Constant(bool(self.page_ids), "task records hold the first page ids"),
             "PDL": Constant(self.pdl, "the kernel starts while the planner runs"),
             "EVICT_SHARES": Constant(EVICT_SHARES, "key tiles of which a record says how many the L2 cache can keep"),
-            "ELEMENT_BYTES": Constant(problem.dtype.nbytes, "bytes of an element of K and V"),
             "PLAN_BLOCK": Constant(256, "sequences that the planner looks at together"),
         }
 

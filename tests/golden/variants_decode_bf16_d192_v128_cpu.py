@@ -140,7 +140,6 @@ FLAGS = constexpr(128)  # what the kv head is multiplied by in a record, to make
 RECORD = constexpr(40)  # int32 words of a task record
 FIRST_ID = constexpr(8)  # word of a task record where its page ids begin
 EVICT_SHARES = constexpr(16)  # key tiles of which a record says how many the L2 cache can keep
-ELEMENT_BYTES = constexpr(2)  # bytes of an element of K and V
 PLAN_BLOCK = constexpr(256)  # sequences that the planner looks at together
 POLL_ABOVE = constexpr(1)  # splits above which the CTAs of a sequence merge a share each
 SLICE_ABOVE = constexpr(8)  # splits above which a share is a slice of a row
@@ -151,6 +150,7 @@ SLICE = constexpr(32)  # head elements of a slice
 SLICE_ROWS = constexpr(16)  # partials that are read at a time for a slice
 SLICE_UNROLL = constexpr(8)  # such reads in flight
 OUT_DTYPE = constexpr(BF16)  # element type of the output
+ELEMENT_BYTES = constexpr(2)  # bytes of an element of K and V
 PRODUCER_REGISTERS = constexpr(32)  # registers per thread of a producer warp
 
 

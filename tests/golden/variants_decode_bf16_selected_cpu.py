@@ -134,7 +134,6 @@ WAVES = constexpr(4)  # tasks for each slot where there is much to read in many 
 FLAGS = constexpr(128)  # what the kv head is multiplied by in a record, to make room for flags
 RECORD = constexpr(8)  # int32 words of a task record
 EVICT_SHARES = constexpr(16)  # key tiles of which a record says how many the L2 cache can keep
-ELEMENT_BYTES = constexpr(2)  # bytes of an element of K and V
 PLAN_BLOCK = constexpr(256)  # sequences that the planner looks at together
 POLL_ABOVE = constexpr(1)  # splits above which the CTAs of a sequence merge a share each
 SLICE_ABOVE = constexpr(8)  # splits above which a share is a slice of a row
@@ -145,6 +144,7 @@ SLICE = constexpr(32)  # head elements of a slice
 SLICE_ROWS = constexpr(16)  # partials that are read at a time for a slice
 SLICE_UNROLL = constexpr(8)  # such reads in flight
 OUT_DTYPE = constexpr(BF16)  # element type of the output
+ELEMENT_BYTES = constexpr(2)  # bytes of an element of K and V
 PRODUCER_REGISTERS = constexpr(32)  # registers per thread of a producer warp
 
 
