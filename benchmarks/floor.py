@@ -7,6 +7,7 @@ to run: compare times with the floor of the same run.  K scales per token (1.6 %
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from attrs import frozen
 from benchmarks.watchdog import watch
 from tle_attn.build import Descriptor, compile_module, descriptor
 from tle_attn.codegen.prelude import prelude
+from tle_attn.components.mainloops.decode_producers import spread
 from tle_attn.report.timing import Timer, capture
 from tle_attn.runtime import decode as runtime
 from tle_attn.spec.tasks import EVICT_SHARES
@@ -45,7 +47,8 @@ def compiled(dtype: str, page: int, head_dim: int, page_bytes: int, ctas_per_sm:
     """The reading kernel for one page shape, a `tle_attn.build.CompiledKernel`; needs no GPU."""
     box = Descriptor(dtype, (1, 1, page, head_dim))
     signature = {"k_desc": box, "v_desc": box, "page_ids": "*i32", "units": "i32", "heads": "i32", "share": "i32"}
-    text = prelude("gluon", {"evict_first"}) + "\n\n" + Path(__file__).with_name("read_pages.py").read_text()
+    reader = Path(__file__).with_name("read_pages.py").read_text()
+    text = "\n\n\n".join((prelude("gluon", {"jit", "evict_first"}), inspect.getsource(spread), reader))
     constants = {"STAGES": stages(page_bytes, ctas_per_sm), "HINTS": hints}
     return compile_module(text, "read_pages", signature, num_warps=1, constants=constants)
 
@@ -53,7 +56,7 @@ def compiled(dtype: str, page: int, head_dim: int, page_bytes: int, ctas_per_sm:
 def leaving(pages: int, page_bytes: int, l2_bytes: int) -> int:
     """Pages (K and V) of EVICT_SHARES that leave the L2 cache first, as task maps have it."""
     kept = int(runtime.L2_KEPT * l2_bytes) // (2 * page_bytes)
-    return -(-EVICT_SHARES * (pages - kept) // pages) if pages > kept else 0
+    return max(EVICT_SHARES - EVICT_SHARES * kept // pages, 0)
 
 
 def live_pages(problem: DecodeProblem) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """Kernel of the read floor: copy pages into shared memory by TMA and do nothing with them.
 
-Part of a module: `benchmarks.floor` puts the dialect's `evict_first` before it.
+Part of a module: `benchmarks.floor` puts the dialect's `evict_first` and decode's `spread` before it.
 """
 
 from triton.experimental import gluon
@@ -15,9 +15,7 @@ _load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 def _start(k_desc, v_desc, k_slot, v_slot, full, page, unit, heads, share, HINTS: gl.constexpr):
     head = unit % heads
     if HINTS:
-        place = unit // heads
-        place = place % 2 * 8 + place // 2 % 2 * 4 + place // 4 % 2 * 2 + place // 8 % 2
-        evict_first(1 if place < share else 0)  # noqa: F821
+        evict_first(1 if spread(unit // heads) < share else 0)  # noqa: F821
     mbarrier.expect(full, k_desc.block_type.nbytes + v_desc.block_type.nbytes)
     _load(k_desc, [page, head, 0, 0], full, k_slot)
     _load(v_desc, [page, head, 0, 0], full, v_slot)

@@ -751,16 +751,19 @@ def attend(
 
 
 @jit
+def spread(index):
+    """Place of a tile among 16, the bits reversed: those below any number are spread evenly, and one more leaves the others as they are."""
+    return index % 2 * 8 + index // 2 % 2 * 4 + index // 4 % 2 * 2 + index // 8 % 2
+
+
+@jit
 def keep_or_drop(tile, seq, flags):
     """Cache policy of a tile's copy: what the L2 cache cannot keep leaves it first, the same tiles in the next call, so that the others are still there for it.
 
     Without this a next reader in the same order finds nothing: each tile comes just after it had to make room.
     """
     leaving = maximum(EVICT_SHARES - flags // 2 // ELEMENT_BYTES, 0)
-    # the bits of the tile's place among 16, reversed: any number of them is spread evenly, and one more leaves the others as they are
-    place = tile + seq
-    place = place % 2 * 8 + place // 2 % 2 * 4 + place // 4 % 2 * 2 + place // 8 % 2
-    evict_first(1 if place < leaving else 0)
+    evict_first(1 if spread(tile + seq) < leaving else 0)
 
 
 @jit
